@@ -11,6 +11,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+
+#include "base/metric.h"
 
 struct cfs_fuse;
 
@@ -20,6 +23,8 @@ struct cfs_fuse;
 struct cfs_fuse_conf {
 	struct cfs_vfs *vfs;	     /* borrowed */
 	struct cfs_handoff *handoff; /* borrowed; records the FUSE_INIT agreement. May be NULL */
+	/* Borrowed; written by cfs_fuse_mount() of a new mount: that of the handoff, or another one. */
+	struct cfs_agreement *agreement;
 	/*
 	 * The FUSE connection of a mount that a previous process served and that `handoff` describes;
 	 * -1: create a mount. The session closes it at its end, also when cfs_fuse_mount() fails.
@@ -115,6 +120,14 @@ int cfs_fuse_detach(const char *mount_point, int device);
  * anything. Requests that wait get an error.
  */
 void cfs_fuse_abandon(struct cfs_fuse *f);
+
+/*
+ * Prints the agreement of a running mount as a table: each flag of FUSE_INIT, and the limits. fd: of
+ * the memory file named CFS_HANDOFF_NAME that the mount's process has open. -ENODATA: an older
+ * program agreed with the kernel.
+ */
+int cfs_fuse_print_agreement(int fd, FILE *out);
+extern const struct cfs_metric_table cfs_fuse_metrics; /* of a struct cfs_agreement */
 
 /* Features of this build and this kernel, for `cachefs version`. */
 struct cfs_fuse_features {

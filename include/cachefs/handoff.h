@@ -24,6 +24,7 @@
 
 struct cfs_handoff;
 
+#define CFS_HANDOFF_NAME  "cachefs-keep" /* of the memory file */
 #define CFS_HANDOFF_MAGIC "cfskeep"
 /*
  * Version of the layout below; later ones are refused. 2: as 1, and the agreement with the kernel
@@ -66,6 +67,21 @@ struct cfs_handoff_header {
 	_Atomic uint32_t n_used;    /* handle records that were ever in use */
 	_Atomic uint32_t n_marked;  /* inode records that were */
 	_Atomic uint32_t n_listed;  /* directory records that were */
+};
+
+/*
+ * The agreement of the kernel and the mount in FUSE_INIT, for the life of the connection. Flags as the
+ * kernel numbers them: flags is the lower half, flags2 the upper one. minor 0: nothing is known yet,
+ * or an older program agreed.
+ */
+struct cfs_agreement {
+	uint64_t asked;	 /* flags that the kernel offered */
+	uint64_t wanted; /* flags that the mount would take */
+	uint64_t sent;	 /* flags of the reply */
+	uint32_t minor;	 /* version of the interface, of the reply as all below */
+	uint32_t max_write, max_readahead, max_pages;
+	uint32_t max_background, congestion_threshold;
+	uint32_t time_gran_ns, max_stack_depth;
 };
 
 /*
@@ -137,6 +153,9 @@ int cfs_handoff_fd(const struct cfs_handoff *k);
 /* For cfs_store_create(); NULL of NULL. All zeros when an older program made the file. */
 struct cfs_unsynced *cfs_handoff_unsynced(struct cfs_handoff *k);
 struct cfs_handoff_header *cfs_handoff_header(struct cfs_handoff *k);
+struct cfs_agreement *cfs_handoff_agreement(struct cfs_handoff *k);
+/* Reads it from the file of another process, also one that hangs. -EPROTO: not such a file. */
+int cfs_handoff_read_agreement(int fd, struct cfs_agreement *ret);
 
 struct cfs_handoff_handle *cfs_handoff_handle(struct cfs_handoff *k, uint32_t i); /* NULL of NULL */
 /*

@@ -2,8 +2,8 @@
 /*
  * Negotiation of a mount with the kernel in its first request, FUSE_INIT. A successor process
  * replays that request to its own libfuse. Only the first answer is read here: while libfuse
- * writes it, the session's descriptor is a socket. So the answer can carry flags that this libfuse
- * does not know.
+ * writes it, the session's descriptor is a socket. So the answer carries the flags of the table
+ * (agreement.h), also those that this libfuse does not know.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,51 +16,24 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "agreement.h"
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "fuse-internal.h"
 
-#define INIT_MS	   30000
-#define HAS_RESEND (1ULL << 39)
-
-static void want(struct fuse_conn_info *conn, unsigned cap, bool on)
-{
-	if (on)
-		conn->want |= conn->capable & cap;
-	else
-		conn->want &= ~cap;
-}
+#define INIT_MS 30000
 
 static void choose(struct cfs_fuse *f, struct fuse_conn_info *conn)
 {
+	uint64_t on, off;
+
 	conn->max_write = f->conf.max_io;
 	conn->max_read = f->conf.max_io; /* must repeat the mount option */
 	conn->time_gran = 1;
 	conn->max_background = 64;
 	conn->congestion_threshold = 48;
-	want(conn, FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO, true);
-	want(conn, FUSE_CAP_PARALLEL_DIROPS, true);
-	want(conn, FUSE_CAP_ATOMIC_O_TRUNC, true);
-	want(conn, FUSE_CAP_EXPORT_SUPPORT, true);
-	want(conn, FUSE_CAP_IOCTL_DIR, true);
-	want(conn, FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS, !f->conf.local_locks);
-	/* A write of another client shows as a newer mtime, on which the kernel drops its pages. */
-	want(conn, FUSE_CAP_AUTO_INVAL_DATA, true);
-	want(conn, FUSE_CAP_CACHE_SYMLINKS, true);
-	/*
-	 * Listings always carry attributes: otherwise each stat after one is a metadata round trip,
-	 * and the kernel's heuristic (auto) asks for them in the first part only.
-	 */
-	want(conn, FUSE_CAP_READDIRPLUS, true);
-	want(conn, FUSE_CAP_READDIRPLUS_AUTO, false);
-	/* The umask must not be applied where the parent has a default ACL. */
-	want(conn, FUSE_CAP_DONT_MASK, true);
-	/* The kernel then checks ACLs, and turns on default_permissions. */
-	want(conn, FUSE_CAP_POSIX_ACL, f->conf.posix_acl);
-	/* The kernel then clears setuid and setgid by explicit setattr, only where they are set. */
-	want(conn, FUSE_CAP_HANDLE_KILLPRIV, false);
-	/* Requests arrive in memory and replies leave from pinned pages: pipes would add copies. */
-	want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
-	want(conn, FUSE_CAP_WRITEBACK_CACHE, f->conf.writeback_cache);
+	agreement_caps(&f->conf, &on, &off);
+	conn->want = (conn->want & ~(unsigned)off) | (conn->capable & (unsigned)on);
 }
 
 /* A later process cannot change settings that the kernel got at the start. */
@@ -91,10 +64,9 @@ void op_init(void *userdata, struct fuse_conn_info *conn)
 
 /* ---- the exchange ---- */
 
-/* An answer has at least the flags, in every interface since 7.5. */
 struct init_answer {
 	struct fuse_out_header head;
-	struct fuse_init_out init;
+	struct init_out init;
 	uint8_t more[256]; /* fields of later interfaces */
 };
 
@@ -153,31 +125,44 @@ out:
 	return r;
 }
 
-static uint32_t with_flag(uint32_t flags, uint32_t flag, bool on)
+static uint64_t offered_flags(const void *request, size_t len)
 {
-	return on ? flags | flag : flags & ~flag;
+	struct fuse_init_in in = {0};
+	size_t head = sizeof(struct fuse_in_header);
+
+	if (len > head)
+		memcpy(&in, (const uint8_t *)request + head, CFS_MIN(len - head, sizeof(in)));
+	return in.flags | (in.flags & FUSE_INIT_EXT ? (uint64_t)in.flags2 << 32 : 0);
 }
 
-/* Sets the flags that libfuse 3.14 has no name for, or forgets to send. */
+/* Sets the flags of the answer, of which libfuse knows some and forgets others. */
 static void amend(const struct cfs_fuse *f, const void *buf, size_t len, struct init_answer *a)
 {
-	const struct fuse_in_header *in = buf;
-	const struct fuse_init_in *init = (const void *)(in + 1);
-	uint32_t offers;
+	struct cfs_agreement *ret = f->conf.agreement;
+	uint64_t asked = offered_flags(buf, len), wanted = agreement_wanted(&f->conf),
+		 sent = asked & wanted;
 
-	if (len < sizeof(*in) + offsetof(struct fuse_init_in, flags) + sizeof(init->flags))
-		return;
-	offers = init->flags;
-	a->init.flags =
-		with_flag(a->init.flags, FUSE_PARALLEL_DIROPS, offers & FUSE_PARALLEL_DIROPS);
-	a->init.flags = with_flag(a->init.flags, FUSE_HANDLE_KILLPRIV_V2,
-				  f->conf.drops_set_id && (offers & FUSE_HANDLE_KILLPRIV_V2));
+	a->init.flags = (uint32_t)sent;
+	a->init.flags2 = (uint32_t)(sent >> 32);
+	*ret = (struct cfs_agreement){
+		.asked = asked,
+		.wanted = wanted,
+		.sent = sent,
+		.minor = a->init.minor,
+		.max_write = a->init.max_write,
+		.max_readahead = a->init.max_readahead,
+		.max_pages = a->init.max_pages,
+		.max_background = a->init.max_background,
+		.congestion_threshold = a->init.congestion_threshold,
+		.time_gran_ns = a->init.time_gran,
+		.max_stack_depth = a->init.max_stack_depth,
+	};
 }
 
 static bool is_refusal(const struct cfs_fuse *f, const struct init_answer *a, size_t len)
 {
 	return fuse_session_exited(f->session) || a->head.error ||
-	       len < offsetof(struct init_answer, init.flags) + sizeof(a->init.flags);
+	       len < offsetof(struct init_answer, more);
 }
 
 int negotiate_mount(struct cfs_fuse *f, char err[256])
@@ -239,12 +224,6 @@ bool cfs_fuse_can_resume(struct cfs_handoff *handoff)
 {
 	const struct cfs_handoff_header *h = cfs_handoff_header(handoff);
 	uint32_t len = atomic_load(&h->init_len);
-	struct fuse_init_in in;
-	uint64_t flags;
 
-	if (len < sizeof(struct fuse_in_header) + sizeof(in))
-		return false;
-	memcpy(&in, h->init + sizeof(struct fuse_in_header), sizeof(in));
-	flags = in.flags | (in.flags & FUSE_INIT_EXT ? (uint64_t)in.flags2 << 32 : 0);
-	return flags & HAS_RESEND;
+	return len < sizeof(h->init) && (offered_flags(h->init, len) & INIT_HAS_RESEND);
 }

@@ -17,7 +17,9 @@
 
 struct layout {
 	struct cfs_handoff_header header;
-	char padding[1024 - sizeof(struct cfs_handoff_header)];
+	char padding[896 - sizeof(struct cfs_handoff_header)];
+	struct cfs_agreement agreement;
+	char padding1[128 - sizeof(struct cfs_agreement)];
 	struct cfs_unsynced unsynced;
 	char padding2[3072 - sizeof(struct cfs_unsynced)];
 	struct cfs_handoff_request requests[CFS_HANDOFF_REQUESTS];
@@ -26,6 +28,8 @@ struct layout {
 	struct cfs_handoff_dir dirs[CFS_HANDOFF_DIRS];
 };
 
+_Static_assert(offsetof(struct layout, agreement) == 896, "the agreement is at its place");
+_Static_assert(offsetof(struct layout, unsynced) == 1024, "the unsynced blocks are at their place");
 _Static_assert(offsetof(struct layout, requests) == 4096, "tables are at the version's places");
 _Static_assert(sizeof(struct cfs_handoff_handle) == 64, "records are of the version's size");
 _Static_assert(sizeof(struct cfs_handoff_inode) == 16, "records are of the version's size");
@@ -107,7 +111,7 @@ static int map(int fd, struct cfs_handoff **ret)
 
 int cfs_handoff_create(struct cfs_handoff **ret)
 {
-	int fd = memfd_create("cachefs-keep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int fd = memfd_create(CFS_HANDOFF_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	int r = fd < 0 ? -errno : 0;
 
 	if (r == 0 && ftruncate(fd, sizeof(struct layout)) < 0)
@@ -184,6 +188,24 @@ struct cfs_unsynced *cfs_handoff_unsynced(struct cfs_handoff *k)
 struct cfs_handoff_header *cfs_handoff_header(struct cfs_handoff *k)
 {
 	return &k->at->header;
+}
+
+struct cfs_agreement *cfs_handoff_agreement(struct cfs_handoff *k)
+{
+	return &k->at->agreement;
+}
+
+int cfs_handoff_read_agreement(int fd, struct cfs_agreement *ret)
+{
+	char magic[sizeof(CFS_HANDOFF_MAGIC)];
+	struct cfs_agreement a;
+
+	if (pread(fd, magic, sizeof(magic), 0) != sizeof(magic) ||
+	    memcmp(magic, CFS_HANDOFF_MAGIC, sizeof(magic)) != 0 ||
+	    pread(fd, &a, sizeof(a), offsetof(struct layout, agreement)) != sizeof(a))
+		return -EPROTO;
+	*ret = a;
+	return 0;
 }
 
 static void raise_to(_Atomic uint32_t *n, uint32_t least)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/access/requests.h"
 
+#include <cachefs/fuse.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -17,6 +18,7 @@
 
 #define MEMORY "/memfd:" CFS_ACTIVITY_NAME
 #define LOG    "/memfd:" CFS_LOGRING_NAME
+#define KEPT   "/memfd:" CFS_HANDOFF_NAME
 
 /* Opens a memory mapping of a process as a descriptor of this process, or a negative errno. */
 static int open_memory(pid_t pid, const char *which)
@@ -98,6 +100,13 @@ int requests_print_log(pid_t pid, FILE *out)
 	cfs_auto_close int fd = open_memory(pid, LOG);
 
 	return fd < 0 ? fd : cfs_logring_print(fd, out);
+}
+
+int requests_print_agreement(pid_t pid, FILE *out)
+{
+	cfs_auto_close int fd = open_memory(pid, KEPT);
+
+	return fd < 0 ? fd : cfs_fuse_print_agreement(fd, out);
 }
 
 size_t requests_callers(pid_t pid, pid_t *ret, size_t max)

@@ -381,6 +381,7 @@ static void add_process(struct tar *t, pid_t pid)
 	add_descriptors(t, pid);
 	/* Requests in words; threads.txt has the kernel's view. */
 	add_printed(t, pid, requests_print, PREFIX "requests.txt");
+	add_printed(t, pid, requests_print_agreement, PREFIX "fuse-init.txt");
 	add_threads(t, pid);
 	/* The last log lines, including those of earlier processes; needs no syslog. */
 	add_printed(t, pid, requests_print_log, PREFIX "last-lines.txt");

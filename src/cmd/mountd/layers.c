@@ -358,10 +358,16 @@ static int same_root(struct serve *s, cfs_ino_t root, char err[256])
 	return -EBUSY;
 }
 
+struct cfs_agreement *layers_agreement(struct serve *s)
+{
+	return s->worker->handoff ? cfs_handoff_agreement(s->worker->handoff) : &s->own_agreement;
+}
+
 /* In the order in which they are shown. */
 static void add_metrics(struct serve *s)
 {
 	cfs_metrics_add(&s->numbers, &cfs_vfs_metrics, s->vfs);
+	cfs_metrics_add(&s->numbers, &cfs_fuse_metrics, layers_agreement(s));
 	cfs_metrics_add(&s->numbers, &cfs_data_metrics, s->data);
 	cfs_metrics_add(&s->numbers, &cfs_pool_metrics, s->pool);
 	cfs_metrics_add(&s->numbers, &cfs_store_metrics, s->store);

@@ -37,8 +37,9 @@ struct serve {
 	struct shutdown *shutdown;
 	struct control_server control;
 	struct worker *worker;
-	struct cfs_fuse_standby *hold; /* until there is a VFS that answers */
-	cfs_deadline_t tell;	       /* when the next log line about the outage is due */
+	struct cfs_agreement own_agreement; /* without a supervisor */
+	struct cfs_fuse_standby *hold;	    /* until there is a VFS that answers */
+	cfs_deadline_t tell;		    /* when the next log line about the outage is due */
 	struct cfs_vfs_restored restored;
 	_Atomic(struct cfs_fuse *) fuse;
 	_Atomic bool lost;
@@ -60,6 +61,8 @@ void layers_close_backends(struct serve *s);
 int layers_open(struct serve *s, char err[256]);
 /* Closes the layers that are open, from the top down. 0, or the first error of storing data. */
 int layers_close(struct serve *s, bool session);
+/* The agreement of mount and kernel: in the memory that outlives this process, if there is any. */
+struct cfs_agreement *layers_agreement(struct serve *s);
 /* Whether the kernel checks permissions. */
 bool layers_kernel_checks(const struct serve *s);
 /* Size of the buffer that every thread keeps after it has taken a write. */

@@ -118,6 +118,7 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 	struct cfs_fuse_conf conf = {
 		.vfs = s->vfs,
 		.handoff = s->worker->handoff,
+		.agreement = layers_agreement(s),
 		.device = s->worker->device,
 		.wrong = s->restored.lost_inos,
 		.n_wrong = s->restored.n_lost_inos,

@@ -259,6 +259,7 @@ def test_debug_of_a_mount_that_hangs(ws, mnt):
         status = tar.extractfile("cachefs-debug/process-status.txt").read()
         assert b"Pid:\t%d\n" % mnt.pid() in status
         assert b"timed out" in tar.extractfile("cachefs-debug/stats.txt").read()
+        assert b"PARALLEL_DIROPS" in tar.extractfile("cachefs-debug/fuse-init.txt").read()
 
 
 # ---- bench ----

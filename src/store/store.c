@@ -255,17 +255,47 @@ static struct cfs_block block_of_slice(const struct cfs_store *s, uint64_t slice
 	};
 }
 
+static int head(struct cfs_store *s, const struct cfs_block *b, cfs_deadline_t deadline)
+{
+	struct cfs_object_info info;
+	char key[CFS_BLOCK_KEY_MAX];
+
+	cfs_store_block_key(s, b, key);
+	return s->object->ops->head(s->object, key, &info, deadline);
+}
+
+/*
+ * A bucket denies access to a missing object, too, when the client may not list it. *beside, which
+ * no slice has, is stored for a moment: if it can be read, the other one is missing.
+ */
+static int tell_denied(struct cfs_store *s, const struct cfs_block *beside, cfs_deadline_t deadline)
+{
+	char key[CFS_BLOCK_KEY_MAX], byte = 0;
+	struct iovec all = {.iov_base = &byte, .iov_len = 1};
+	int r;
+
+	cfs_store_block_key(s, beside, key);
+	r = s->object->ops->put(s->object, key, &all, 1, beside->tier, deadline);
+	if (r < 0)
+		return r;
+	r = head(s, beside, deadline);
+	s->object->ops->del(s->object, key, deadline);
+	return r < 0 ? r : -ENOENT;
+}
+
 int cfs_store_has_slice(struct cfs_store *s, uint64_t slice, uint32_t size, cfs_deadline_t deadline)
 {
 	const struct cfs_block b = block_of_slice(s, slice, size, 0);
-	struct cfs_object_info info;
-	char key[CFS_BLOCK_KEY_MAX];
+	struct cfs_block beside = {.slice = slice, .len = 1};
 	int r;
 
 	if (s->stage && s->stage_ops->has(s->stage, &b))
 		return 1;
-	cfs_store_block_key(s, &b, key);
-	r = s->object->ops->head(s->object, key, &info, deadline);
+	r = head(s, &b, deadline);
+	if (r == -EACCES) {
+		beside.index = CFS_DIV_UP(size, s->block_size);
+		r = tell_denied(s, &beside, deadline);
+	}
 	return r == -ENOENT ? 0 : r < 0 ? r : 1;
 }
 

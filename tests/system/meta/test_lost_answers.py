@@ -19,6 +19,7 @@ import pytest
 import servers
 from cachefs import Volume, tool, wait_until, wrong_clock
 from countproxy import CountingProxy
+from s3volume import S3Volume
 from test_engines import SUITE
 
 ENGINES = {"mysql": servers.mariadb_server, "postgresql": servers.postgres_server}
@@ -446,11 +447,38 @@ def cut_off(request, ws):
 def test_commit_is_compacted_before_its_answer_comes(cut_off, trash, late):
     """Another client merges the record whose answer was lost, and removes its objects. The network comes
     back within the try of the commit, or is asked by the next one."""
-    v, proxy = cut_off
+    compacted_before_the_answer(*cut_off, trash, late)
+
+
+@pytest.mark.deadline(300)
+@pytest.mark.module("s3")
+@pytest.mark.module("postgresql")
+def test_commit_is_compacted_in_a_bucket_that_may_not_be_listed(ws, s3, via):
+    """Such a bucket denies access to objects that are missing."""
+    db = servers.postgres_server().database()
+    ws.cleanups.append(db.drop)
+    proxy = CountingProxy(db.server.port)
+    ws.cleanups.append(proxy.close)
+    v = S3Volume(ws, s3, format=False)
+    v.url, v.direct = db.url.replace(":%d" % db.server.port, ":%d" % proxy.port), db
+    v.format(storage="s3", bucket=v.where)
+    denied = []
+
+    def deny(head):
+        if head.startswith(b"HTTP/1.1 404 "):
+            denied.append(head)
+        return head.replace(b"HTTP/1.1 404 Not Found", b"HTTP/1.1 403 Forbidden", 1)
+
+    via.edit_head = deny
+    compacted_before_the_answer(v, proxy, 0, False, "bucket=%s/bucket" % via.url)
+    assert denied
+
+
+def compacted_before_the_answer(v, proxy, trash, late, opts=""):
     v.ws.run("cachefs", "config", v.direct.url, "--trash-days", trash, "--force", check=True)
     io_timeout_s = 3 if late else 60
-    m = v.mount("heartbeat=60,no-bgjob,io-timeout=%d" % io_timeout_s)
-    m.allow(LOST + r"|cannot write usage|away for too long|metadata (server|engine)")
+    m = v.mount("heartbeat=60,no-bgjob,io-timeout=%d,%s" % (io_timeout_s, opts))
+    m.allow(LOST + r"|cannot write usage|away for too long|metadata (server|engine)|op=head .* cause=403")
     there = Volume(v.ws, format=False, url=v.direct.url)
     other = there.mount("heartbeat=60,no-bgjob")
     committed = turn = files = 0

@@ -96,7 +96,10 @@ static int faulty_del(struct cfs_object_store *o, const char *key, cfs_deadline_
 static int faulty_head(struct cfs_object_store *o, const char *key, struct cfs_object_info *ret,
 		       cfs_deadline_t deadline)
 {
-	return faulty.inner->ops->head(faulty.inner, key, ret, deadline);
+	int r = faulty.head_error ? faulty.head_error
+				  : faulty.inner->ops->head(faulty.inner, key, ret, deadline);
+
+	return r == -ENOENT && faulty.missing_error ? faulty.missing_error : r;
 }
 
 static int faulty_sync(struct cfs_object_store *o, cfs_deadline_t deadline)

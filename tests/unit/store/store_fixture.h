@@ -32,6 +32,7 @@ extern struct faulty {
 	struct cfs_object_store *inner; /* in memory, without faults */
 	_Atomic int gets, puts, syncs;
 	_Atomic int get_error, put_error, sync_error; /* returned by every call while not 0 */
+	_Atomic int head_error, missing_error; /* the same, the second one for what is missing */
 	_Atomic int n_keys;
 	char keys[256][CFS_BLOCK_KEY_MAX]; /* of the puts that came through, in order */
 	unsigned tiers[256];		   /* of the same */

@@ -211,6 +211,26 @@ static void *run_put_sync(void *arg)
 	return (void *)(intptr_t)put_sync(arg);
 }
 
+/* A bucket that may not be listed denies missing objects; one that may not be read denies all. */
+static void slice_that_is_denied(void **state)
+{
+	struct cfs_block b = {.slice = 9, .len = BLOCK},
+			 beside = {.slice = 9, .index = 1, .len = 1};
+
+	start_store((struct setting){0});
+	assert_int_equal(put_sync(&b), 0);
+	faulty.missing_error = -EACCES;
+	assert_int_equal(cfs_store_has_slice(store, 9, BLOCK, soon()), 1);
+	assert_int_equal(cfs_store_remove_slice(store, 9, BLOCK, soon()), 0);
+	assert_int_equal(cfs_store_has_slice(store, 9, BLOCK, soon()), 0);
+	assert_false(object_exists(&beside));
+	faulty.head_error = -EACCES;
+	assert_int_equal(cfs_store_has_slice(store, 9, BLOCK, soon()), -EACCES);
+	assert_false(object_exists(&beside));
+	faulty.head_error = faulty.missing_error = 0;
+	stop_store();
+}
+
 static void *run_sync(void *arg)
 {
 	return (void *)(intptr_t)cfs_store_sync(store, soon());
@@ -450,6 +470,7 @@ int main(void)
 		cmocka_unit_test(stuck_puts_are_reported),
 		cmocka_unit_test(upload_queue_is_bounded),
 		cmocka_unit_test(remove_slice),
+		cmocka_unit_test(slice_that_is_denied),
 		cmocka_unit_test(sync_is_shared),
 		cmocka_unit_test(a_failed_sync_concerns_all_that_was_put),
 		cmocka_unit_test(a_put_is_not_stored_when_a_sync_fails_meanwhile),

@@ -62,6 +62,7 @@ struct cfs_vfs_conf {
 	} squash_all, squash_root;
 	bool check_permissions;
 	uint64_t attr_timeout_ms, entry_timeout_ms, dir_entry_timeout_ms; /* 0: never cached */
+	uint64_t absent_timeout_ms; /* the same for names that do not exist */
 	/* A close starts the commit of the file and does not wait for it. */
 	bool commit_later;
 	uint64_t io_timeout_ms; /* deadline of one request; 0: 60 000 */
@@ -156,7 +157,8 @@ struct cfs_vfs_entry {
 /*
  * A call for an inode, and one that makes a name in a directory, answers -ESTALE when another mount
  * has removed the inode or the directory. The kernel then looks the path up again, once, and
- * programs get ENOENT only for a name that does not exist.
+ * programs get ENOENT only for a name that does not exist. cfs_vfs_lookup() then sets ret->entry_ms:
+ * for how long its absence may be cached.
  */
 int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		   size_t len, struct cfs_vfs_entry *ret);

@@ -5,6 +5,8 @@
 
 #include "base/log.h"
 
+#define NOTIFY_INC_EPOCH 8 /* the headers at build time may lack it */
+
 int channel_reply(struct cfs_channel *c, const struct cfs_request_id *id, const char *op, int error,
 		  struct iovec *iov, int n)
 {
@@ -46,6 +48,13 @@ void channel_drop_name(struct cfs_channel *c, uint64_t parent, const char *name,
 	};
 
 	c->ops->notify(c, FUSE_NOTIFY_INVAL_ENTRY, iov, 4);
+}
+
+void channel_renew_names(struct cfs_channel *c)
+{
+	struct iovec head;
+
+	c->ops->notify(c, NOTIFY_INC_EPOCH, &head, 1);
 }
 
 void channel_resend(struct cfs_channel *c)

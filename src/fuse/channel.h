@@ -108,6 +108,11 @@ int channel_reply_error(struct cfs_channel *c, const struct cfs_request_id *id, 
 void channel_drop_inode(struct cfs_channel *c, uint64_t ino, int64_t off, int64_t len);
 /* Makes the kernel drop a cached name, and its directory's attributes. */
 void channel_drop_name(struct cfs_channel *c, uint64_t parent, const char *name, size_t len);
+/*
+ * Makes the kernel look every name up again before it uses it. A kernel without that (interface 7.44)
+ * keeps each name for the time it was told.
+ */
+void channel_renew_names(struct cfs_channel *c);
 /* Resends, or logs that it cannot. */
 void channel_resend(struct cfs_channel *c);
 /* Whether the request changes content on behalf of a caller that may not keep setuid and setgid. */

@@ -191,6 +191,8 @@ void blocking_queue(struct blocking *ch);
 /* reply.c; every request is answered exactly once. r: 0 or a negative errno. */
 void reply_status(struct call *c, int r);
 void reply_entry(struct call *c, int r, const struct cfs_vfs_entry *e);
+/* The name does not exist; the kernel may keep that so long. */
+void reply_absent(struct call *c, uint32_t entry_ms);
 void reply_attr(struct call *c, int r, const struct cfs_vfs_attr *a);
 /* Closes the handle again if the kernel has dropped the request. */
 void reply_open(struct call *c, int r, const struct cfs_vfs_open *o);

@@ -15,7 +15,10 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	call_begin(&c, req, "lookup");
 	call_args(&c, "%" PRIu64 ",%s", parent, name);
 	r = cfs_vfs_lookup(c.vfs, &c.ctx, parent, name, strlen(name), &e);
-	reply_entry(&c, r, &e);
+	if (r == -ENOENT && e.entry_ms)
+		reply_absent(&c, e.entry_ms);
+	else
+		reply_entry(&c, r, &e);
 }
 
 void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t count)

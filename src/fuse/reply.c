@@ -135,6 +135,17 @@ void reply_entry(struct call *c, int r, const struct cfs_vfs_entry *e)
 	reply_struct(c, r, &out, sizeof(out));
 }
 
+void reply_absent(struct call *c, uint32_t entry_ms)
+{
+	const struct fuse_entry_out out = {
+		.entry_valid = entry_ms / 1000,
+		.entry_valid_nsec = entry_ms % 1000 * 1000000,
+	};
+
+	answer_bytes(c, &out, sizeof(out));
+	call_end(c, -ENOENT);
+}
+
 void reply_attr(struct call *c, int r, const struct cfs_vfs_attr *a)
 {
 	struct fuse_attr_out out = {0};

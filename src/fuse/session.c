@@ -367,8 +367,11 @@ static void *run_control(void *arg)
 	uint64_t count;
 	size_t i;
 
-	if (f->conf.device >= 0)
+	if (f->conf.device >= 0) {
 		session_tune_read_ahead(f);
+		/* They are kept for times that were the previous process's options. */
+		channel_renew_names(f->channel);
+	}
 	/* Not on a thread of the loop: the kernel waits here for pages that are being read. */
 	for (i = 0; i < f->conf.n_wrong; i++)
 		channel_drop_inode(f->channel, f->conf.wrong[i], 0, 0);

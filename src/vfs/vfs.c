@@ -24,9 +24,11 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 	v->conf.attr_timeout_ms = CFS_MIN(conf->attr_timeout_ms, (uint64_t)UINT32_MAX);
 	v->conf.entry_timeout_ms = CFS_MIN(conf->entry_timeout_ms, (uint64_t)UINT32_MAX);
 	v->conf.dir_entry_timeout_ms = CFS_MIN(conf->dir_entry_timeout_ms, (uint64_t)UINT32_MAX);
+	v->conf.absent_timeout_ms = CFS_MIN(conf->absent_timeout_ms, (uint64_t)UINT32_MAX);
 	/* The kernel would let one caller through on what another one was allowed to look up. */
 	if (conf->check_permissions && !conf->squash_all.on)
-		v->conf.entry_timeout_ms = v->conf.dir_entry_timeout_ms = 0;
+		v->conf.entry_timeout_ms = v->conf.dir_entry_timeout_ms =
+			v->conf.absent_timeout_ms = 0;
 	v->started = cfs_wall();
 	r = cache_init(&v->cache, v->conf.attr_timeout_ms);
 	if (r < 0)

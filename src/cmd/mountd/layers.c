@@ -448,6 +448,7 @@ int layers_open(struct serve *s, char err[256])
 		.attr_timeout_ms = o->attr_cache_ms,
 		.entry_timeout_ms = o->entry_cache_ms,
 		.dir_entry_timeout_ms = o->dir_entry_cache_ms,
+		.absent_timeout_ms = o->negative_entry_cache_ms,
 		.io_timeout_ms = o->io_timeout_ms,
 		.commit_later = o->close_mode == MOUNT_CLOSE_COMMITTING,
 		.handoff = s->worker->handoff,

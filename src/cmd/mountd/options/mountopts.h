@@ -31,7 +31,7 @@ struct mount_opts {
 	bool hide_internal, xattr, security_xattr, capability_xattr, selinux_xattr;
 	char *umask, *root_squash, *all_squash;
 	/* caches */
-	uint64_t attr_cache_ms, entry_cache_ms, dir_entry_cache_ms;
+	uint64_t attr_cache_ms, entry_cache_ms, dir_entry_cache_ms, negative_entry_cache_ms;
 	uint64_t buffer_size, max_readahead, read_ahead;
 	int64_t prefetch;
 	/* disk cache */

@@ -66,6 +66,8 @@ const struct cfs_opt mount_table[] = {
 		     .def = "1"),
 	OPT_DURATION("dir-entry-cache", dir_entry_cache_ms, "TIME",
 		     "how long names of directories are", .def = "1"),
+	OPT_DURATION("negative-entry-cache", negative_entry_cache_ms, "TIME",
+		     "how long absent names are", .def = "0"),
 	OPT_SIZE("buffer-size", buffer_size, "SIZE",
 		 "memory for data, a bare number is in MiB; 0: 300M or a quarter of the cgroup's "
 		 "limit",

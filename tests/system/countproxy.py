@@ -20,10 +20,13 @@ class CountingProxy:
     after the server has answered; the client does not see the answer. `lost` says that the turn has come.
     away: so do all other connections, and no other is taken until go_on(). `refuse` says that it was done.
     only: a pattern; turns whose first packet does not have it are not counted.
+    ends: a pattern; an answer whose last bytes do not have it goes on. A server may begin to answer a long
+    request of which packets are still to come.
     """
 
-    def __init__(self, port, delay_s=0.0, only=b""):
+    def __init__(self, port, delay_s=0.0, only=b"", ends=b""):
         self.server_port, self.delay_s, self.only = port, delay_s, re.compile(only)
+        self.ends = re.compile(ends)
         self.turns = 0
         self.last = None
         self.losing, self.lost = None, False
@@ -64,6 +67,7 @@ class CountingProxy:
 
     def _pump(self, client, server):
         heard = True  # the server spoke last
+        tail = b""  # of the answer
         lost = None  # how the connection ends with this turn, of `losing`
         held = collections.deque()  # (when it goes on, where to, data)
         # SelectSelector: its timeouts are exact
@@ -90,7 +94,8 @@ class CountingProxy:
                                 raise OSError
                         heard = False
                     else:
-                        heard = True
+                        tail = (tail + data)[-8:]
+                        heard = bool(self.ends.search(tail))
                         if lost:
                             self._end(lost)
                     held.append((time.monotonic() + self.delay_s, key.data, data))

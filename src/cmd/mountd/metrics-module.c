@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/ioctl.h>
 #include <sys/queue.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -28,8 +29,10 @@
 #include "cmd/mountd/metrics.h"
 #include "status-page.h"
 
-/* Beyond this many connections, the oldest one without a complete request is closed. */
+/* Beyond this many connections, those that do not send their request are closed, oldest first. */
 #define CONNECTIONS_KEPT 32
+/* Beyond this many, also those whose bytes are not read yet, because the processor is busy. */
+#define CONNECTIONS_CROWD 64
 /* Includes connections that are cut and whose threads are about to end. */
 #define CONNECTIONS_MAX 96
 #define CONNECTION_MEM	(16u << 10)
@@ -173,15 +176,25 @@ static void cut(struct server *s, struct connection *c)
 	s->n_kept--;
 }
 
+static bool has_unread(const struct connection *c)
+{
+	int n = 0;
+
+	return ioctl(c->fd, FIONREAD, &n) == 0 && n > 0;
+}
+
+/* Called with the lock. */
 static void give_way(struct server *s)
 {
 	struct connection *c;
 
 	TAILQ_FOREACH(c, &s->connections, link)
-	if (!c->busy && !c->cut)
-		break;
-	if (c)
-		cut(s, c);
+	{
+		if (s->n_kept < CONNECTIONS_KEPT)
+			break;
+		if (!c->busy && !c->cut && (s->n_kept >= CONNECTIONS_CROWD || !has_unread(c)))
+			cut(s, c);
+	}
 }
 
 /* STARTED comes from the accepting thread; CLOSED comes before the descriptor is closed. */
@@ -197,8 +210,7 @@ static void on_connection(void *arg, struct MHD_Connection *conn, void **context
 		info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
 		c = info ? calloc(1, sizeof(*c)) : NULL;
 		if (c) {
-			if (s->n_kept >= CONNECTIONS_KEPT)
-				give_way(s);
+			give_way(s);
 			c->fd = info->connect_fd;
 			c->until = cfs_deadline_in(REQUEST_MS);
 			TAILQ_INSERT_TAIL(&s->connections, c, link);

@@ -173,6 +173,25 @@ def test_slow_clients_keep_nobody_out(volume):
     assert get(http.client.HTTPConnection("127.0.0.1", port, timeout=30), "/health")[0] == 200
 
 
+def test_clients_that_come_together_are_answered(volume):
+    """60 requests wait when the mount gets the processor again: those that it has not read are not slow."""
+    mnt = volume.mount("metrics=0", daemon=False)
+    port, pid = port_of(mnt), mnt.pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for task in os.listdir("/proc/%d/task" % pid):
+            os.sched_setaffinity(int(task), {0})
+            with contextlib.suppress(PermissionError):  # threads that it starts come after those that it has
+                os.sched_setscheduler(int(task), os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        clients = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(60)]
+        for c in clients:
+            c.sendall(b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    answers = [c.recv(12, socket.MSG_WAITALL) for c in clients]
+    assert answers == [b"HTTP/1.1 404"] * 60, answers
+
+
 def test_a_place_that_is_taken(volume):
     first = volume.mount("metrics=0", daemon=False)
     port = port_of(first)

@@ -374,7 +374,7 @@ def test_successor_that_dies_while_the_mount_is_left(ws, volume):
     wait_until(lambda: not alive(worker), 20, "the end of the process that left")
     began = time.monotonic()
     wait_until(lambda: "going on with it" in mnt.log(), 10, "the mount to be taken back")
-    assert time.monotonic() - began < 1 * SLOW
+    assert time.monotonic() - began < 5 * SLOW
     assert read(mnt / "f") == b"x"
     upgrade(ws, volume, mnt)
 

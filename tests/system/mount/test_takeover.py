@@ -377,7 +377,7 @@ def test_outage_of_the_metadata_and_a_death(ws, kind, outage):
         with fails("EIO"):
             os.stat(mnt / "d")
         took = time.monotonic() - asked
-        assert 3 < took < 4 + 4 * SLOW
+        assert 3 < took < 4 + 20 * SLOW
         assert "Input/output error" in early.communicate(timeout=20)[1]
         # whoever does not want to wait need not
         stuck = ws.popen(["/bin/cat", mnt / "d" / "f"], stdout=-3, stderr=-3)
@@ -490,7 +490,7 @@ def test_outage_while_closed_files_are_given_back(ws, then):
     asked = time.monotonic()
     with fails("EIO"):
         os.stat(mnt / "f")
-    assert time.monotonic() - asked < 4 + 4 * SLOW
+    assert time.monotonic() - asked < 4 + 20 * SLOW
     if then != "goes on":
         mnt.allow("is to end while no process serves it")
         mnt.process.terminate()

@@ -155,7 +155,7 @@ def test_posix_wait(pair):
     began = time.monotonic()
     assert a("unlock 5 5") == "ok"
     assert b.answer() == "ok"
-    assert time.monotonic() - began < 2 * SLOW
+    assert time.monotonic() - began < 10 * SLOW
 
 
 @pytest.mark.parametrize("what", ["lock w 0 0", "flock ex"])

@@ -68,7 +68,7 @@ def test_uploaded_when_it_returns(world):
     start = time.monotonic()
     for name, what in content.items():
         write(mnt / name, what, sync=True)
-    assert time.monotonic() - start < 4 * SLOW
+    assert time.monotonic() - start < 30 * SLOW  # of the 60 s that io-timeout gives
     assert not world.vol.objects()
     now = mnt.stats()
     assert now["staging_blocks"] == 6

@@ -1,0 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/module.h"
+#include "verbs.h"
+
+CFS_MODULE_EXPORT(&cfs_rdma_verbs);

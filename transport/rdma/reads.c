@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/bytes.h"
+#include "rdma-internal.h"
+
+#define BATCH 16
+
+int cfs_rdma_reads_init(struct cfs_rdma *d, unsigned max)
+{
+	unsigned i;
+
+	d->slots = calloc(max, sizeof(*d->slots));
+	if (!d->slots)
+		return -ENOMEM;
+	d->n_slots = max;
+	for (i = 0; i < max; i++)
+		d->slots[i].next_free = i + 1;
+	return 0;
+}
+
+/* Under the lock. */
+static unsigned take_slot(struct cfs_rdma_conn *c, void *cookie)
+{
+	struct cfs_rdma *d = c->d;
+	unsigned i = d->free_slot;
+
+	d->free_slot = d->slots[i].next_free;
+	d->slots[i].c = c;
+	d->slots[i].cookie = cookie;
+	c->reads++;
+	return i;
+}
+
+/* Under the lock. */
+static void free_slot(struct cfs_rdma *d, unsigned i)
+{
+	d->slots[i].c->reads--;
+	d->slots[i].c = NULL;
+	d->slots[i].generation++;
+	d->slots[i].next_free = d->free_slot;
+	d->free_slot = i;
+}
+
+/* Under the lock. */
+static bool has_slots(const struct cfs_rdma *d, unsigned n)
+{
+	unsigned i = d->free_slot;
+
+	for (; n > 0 && i < d->n_slots; n--)
+		i = d->slots[i].next_free;
+	return n == 0;
+}
+
+/* Under the lock. */
+static int post(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n)
+{
+	struct cfs_rdma *d = c->d;
+	struct ibv_send_wr wr[CFS_RDMA_CHAIN], *bad = NULL;
+	struct ibv_sge sge[CFS_RDMA_CHAIN];
+	unsigned i;
+	int r;
+
+	if (c->state != CONN_READY || c->owner)
+		return -ENOTCONN;
+	if (n > CFS_RDMA_CHAIN - c->reads || !has_slots(d, n))
+		return -EAGAIN;
+	for (i = 0; i < n; i++) {
+		const struct mapping *m = (const struct mapping *)reads[i].memory;
+		unsigned slot = take_slot(c, reads[i].cookie);
+
+		sge[i] = (struct ibv_sge){.addr = (uintptr_t)reads[i].to,
+					  .length = reads[i].len,
+					  .lkey = m->mr->lkey};
+		wr[i] = (struct ibv_send_wr){
+			.wr_id = (uint64_t)d->slots[slot].generation << 32 | slot,
+			.next = i + 1 < n ? &wr[i + 1] : NULL,
+			.sg_list = &sge[i],
+			.num_sge = 1,
+			.opcode = IBV_WR_RDMA_READ,
+			.wr.rdma = {.remote_addr = reads[i].from, .rkey = reads[i].key},
+		};
+	}
+	r = ibv_post_send(c->id->qp, wr, &bad);
+	if (r == 0)
+		return 0;
+	if (bad != &wr[0] && bad) {
+		/* A part is under way, and writes until it is flushed. The rest ends with the
+		 * connection. */
+		(void)ibv_modify_qp(c->id->qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_ERR},
+				    IBV_QP_STATE);
+		return 0;
+	}
+	for (i = 0; i < n; i++)
+		free_slot(d, (uint32_t)wr[i].wr_id);
+	return -abs(r);
+}
+
+int cfs_rdma_read(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n)
+{
+	int r;
+
+	if (n == 0 || n > CFS_RDMA_CHAIN)
+		return -EINVAL;
+	pthread_mutex_lock(&c->d->lock);
+	r = post(c, reads, n);
+	pthread_mutex_unlock(&c->d->lock);
+	return r;
+}
+
+static int errno_of(enum ibv_wc_status status)
+{
+	switch (status) {
+	case IBV_WC_SUCCESS:
+		return 0;
+	case IBV_WC_REM_ACCESS_ERR:
+	case IBV_WC_REM_INV_REQ_ERR:
+		return -EKEYREJECTED;
+	case IBV_WC_RETRY_EXC_ERR:
+	case IBV_WC_RNR_RETRY_EXC_ERR:
+		return -EHOSTUNREACH;
+	case IBV_WC_WR_FLUSH_ERR:
+		return -ECONNRESET;
+	default:
+		return -EIO;
+	}
+}
+
+static void completed(struct cfs_rdma *d, const struct ibv_wc *wc)
+{
+	unsigned i = (uint32_t)wc->wr_id;
+	struct cfs_rdma_conn *c = NULL;
+	void *cookie = NULL;
+	int err = errno_of(wc->status);
+
+	pthread_mutex_lock(&d->lock);
+	if (i < d->n_slots && d->slots[i].c && d->slots[i].generation == wc->wr_id >> 32) {
+		c = d->slots[i].c;
+		cookie = d->slots[i].cookie;
+		free_slot(d, i);
+	}
+	pthread_mutex_unlock(&d->lock);
+	if (!c) /* of a queue pair that is gone */
+		return;
+	if (err < 0)
+		cfs_rdma_end(c, err);
+	d->events->read_done(d->arg, cookie, err);
+}
+
+static bool take_completions(struct cfs_rdma *d)
+{
+	struct ibv_wc wc[BATCH];
+	int i, n = ibv_poll_cq(d->cq, BATCH, wc);
+
+	for (i = 0; i < n; i++)
+		completed(d, &wc[i]);
+	return n == BATCH;
+}
+
+void cfs_rdma_complete(struct cfs_rdma *d)
+{
+	struct ibv_cq *cq;
+	void *arg;
+	unsigned events = 0;
+
+	while (ibv_get_cq_event(d->completions, &cq, &arg) == 0)
+		events++;
+	if (events > 0) {
+		ibv_ack_cq_events(d->cq, events);
+		/* Armed first: what completes while they are taken makes another event. */
+		(void)ibv_req_notify_cq(d->cq, 0);
+	}
+	while (take_completions(d))
+		;
+}
+
+void cfs_rdma_forget_reads(struct cfs_rdma_conn *c)
+{
+	struct cfs_rdma *d = c->d;
+	unsigned i;
+
+	pthread_mutex_lock(&d->lock);
+	for (i = 0; i < d->n_slots && c->reads > 0; i++)
+		if (d->slots[i].c == c)
+			free_slot(d, i);
+	pthread_mutex_unlock(&d->lock);
+}

@@ -93,7 +93,7 @@ static int truncate_at_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct
 /* The answer of the metadata to an open. */
 struct answer {
 	struct cfs_attr attr;
-	uint64_t asked_ns;
+	uint64_t asked_ns, seq; /* from before the request */
 	/* The records of the first chunk; n < 0: not asked for, or not usable. */
 	struct cfs_slice *recs;
 	ssize_t n;
@@ -113,7 +113,7 @@ static int ask(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, in
 
 	if (r < 0)
 		return r;
-	*ret = (struct answer){.asked_ns = cfs_now_ns(), .n = -1};
+	*ret = (struct answer){.asked_ns = cfs_now_ns(), .seq = cache_seq(&v->cache), .n = -1};
 	if (reads && !(file && cfs_file_has_list(file)))
 		return cfs_meta_open_file(v->conf.meta, ctx, n->node.key, &ret->attr, &ret->recs,
 					  &ret->n);
@@ -204,6 +204,9 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 	free(answer.recs);
 	if (r == 0 && !writable(flags))
 		ahead_opened(v, ino, &answer.attr);
+	/* A stat of the open file is not to see older ones. */
+	if (r == 0)
+		attr_read(v, ino, answer.seq, answer.asked_ns, &answer.attr);
 	if (r < 0)
 		vnode_put(n);
 	return stale_if_gone(v, ino, r);

@@ -35,17 +35,23 @@ static void keep_name(struct cfs_vfs *v, uint64_t seq, uint64_t now_ms, cfs_ino_
 }
 
 /*
- * Corrects attributes just read from the engine by the own knowledge of this mount. False: that
- * knowledge may have been dropped meanwhile, with the last close of the file, and the answer may be
- * older.
+ * n: the inode when it is open, or NULL. Bytes that were written here are committed in the background:
+ * attributes that were cached before are outdated.
  */
-static bool attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
-		      struct cfs_attr *attr)
+static bool has_right_cache(struct vnode *n)
+{
+	return !n || !atomic_load_explicit(&n->written, memory_order_relaxed);
+}
+
+bool attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
+	       struct cfs_attr *attr)
 {
 	struct vnode *n = vnode_find(v, ino);
 
 	if (n) {
 		vnode_overlay(n, attr, asked_ns);
+		if (has_right_cache(n))
+			cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, attr);
 		vnode_put(n);
 		return true;
 	}
@@ -81,12 +87,11 @@ static int read_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 	int r;
 
 	*ret_ms = (uint32_t)v->conf.attr_timeout_ms;
-	/*
-	 * The data of an open inode is committed in the background: cached attributes may be
-	 * outdated.
-	 */
-	if (!n && cache_get_attr(&v->cache, ino, to_ms(asked_ns), ret, ret_ms))
+	if (has_right_cache(n) && cache_get_attr(&v->cache, ino, to_ms(asked_ns), ret, ret_ms)) {
+		if (n)
+			vnode_put(n);
 		return 0;
+	}
 	seq = cache_seq(&v->cache);
 	r = cfs_meta_getattr(v->conf.meta, ctx, ino, ret);
 	if (r == 0 && ino == CFS_TRASH_INO)
@@ -94,7 +99,7 @@ static int read_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 	if (r == 0) {
 		if (n)
 			vnode_overlay(n, ret, asked_ns);
-		else
+		if (has_right_cache(n))
 			cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, ret);
 	}
 	if (n)
@@ -140,16 +145,17 @@ static bool cached_lookup(struct cfs_vfs *v, cfs_ino_t parent, const char *name,
 			  uint64_t now_ms, struct cfs_vfs_entry *ret)
 {
 	struct vnode *n;
+	bool hit;
 
 	if (!(v->conf.entry_timeout_ms | v->conf.dir_entry_timeout_ms) ||
 	    !cache_get_name(&v->cache, parent, name, len, now_ms, &ret->ino, &ret->entry_ms))
 		return false;
 	n = vnode_find(v, ret->ino);
-	if (n) {
+	hit = has_right_cache(n) &&
+	      cache_get_attr(&v->cache, ret->ino, now_ms, &ret->attr, &ret->attr_ms);
+	if (n)
 		vnode_put(n);
-		return false;
-	}
-	return cache_get_attr(&v->cache, ret->ino, now_ms, &ret->attr, &ret->attr_ms);
+	return hit;
 }
 
 struct new_dir_listing {
@@ -223,7 +229,6 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 	struct cfs_entry e;
 	int r = check_name(name, len);
 
-	ret->entry_ms = 0;
 	if (r < 0)
 		return r;
 	parent = ino_in(v, parent);
@@ -239,8 +244,6 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 			return -ENOENT;
 		seq = cache_seq(&v->cache);
 		r = cfs_meta_lookup(v->conf.meta, ctx, parent, name, len, &e);
-		if (r == -ENOENT)
-			ret->entry_ms = (uint32_t)v->conf.absent_timeout_ms;
 		if (r < 0)
 			return r;
 		*ret = (struct cfs_vfs_entry){

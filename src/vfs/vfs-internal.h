@@ -244,6 +244,13 @@ static inline cfs_ino_t ino_out(const struct cfs_vfs *v, cfs_ino_t ino)
 int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct cfs_attr *ret,
 	     uint32_t *ret_ms);
 /*
+ * Corrects attributes just read from the engine by the own knowledge of this mount, and caches them.
+ * False: that knowledge may have been dropped meanwhile, with the last close of the file, and the
+ * answer may be older.
+ */
+bool attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
+	       struct cfs_attr *attr);
+/*
  * r, but -ESTALE for -ENOENT: another mount has removed an inode that the kernel knows. The name
  * may be another inode's, and the kernel looks it up again, once.
  */

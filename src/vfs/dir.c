@@ -119,6 +119,7 @@ int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	atomic_store(&h->seen, closed_mark(v));
 	record_fh(ctx, *ret_fh);
 	handle_publish(h, *ret_fh, ino, HANDLE_DIR);
+	ahead_listed(v, ino);
 	return 0;
 }
 

@@ -229,6 +229,7 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 	struct cfs_entry e;
 	int r = check_name(name, len);
 
+	ret->entry_ms = 0;
 	if (r < 0)
 		return r;
 	parent = ino_in(v, parent);
@@ -244,6 +245,8 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 			return -ENOENT;
 		seq = cache_seq(&v->cache);
 		r = cfs_meta_lookup(v->conf.meta, ctx, parent, name, len, &e);
+		if (r == -ENOENT)
+			ret->entry_ms = (uint32_t)v->conf.absent_timeout_ms;
 		if (r < 0)
 			return r;
 		*ret = (struct cfs_vfs_entry){

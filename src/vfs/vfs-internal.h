@@ -10,7 +10,7 @@
 #include "base/workers.h"
 #include "cache.h"
 #include "newdirs.h"
-#include "walk.h"
+#include "tree.h"
 
 /*
  * An inode that is open on this mount, or about to be. Reference counted without a lock; the last
@@ -218,6 +218,7 @@ struct cfs_vfs {
 	struct watchdog watchdog;
 	struct closed closed;
 	struct walks walks;
+	struct trees trees;
 	struct cfs_workers *ahead; /* read-ahead over directories */
 	atomic_bool ahead_stopped;
 	_Atomic unsigned n_stats; /* open .stats */
@@ -384,6 +385,8 @@ int ahead_start(struct cfs_vfs *v);
 void ahead_stop(struct cfs_vfs *v);
 /* A file was opened for reading. Never waits. */
 void ahead_opened(struct cfs_vfs *v, cfs_ino_t ino, const struct cfs_attr *attr);
+/* A directory was opened. Never waits. */
+void ahead_listed(struct cfs_vfs *v, cfs_ino_t dir);
 
 /* dir.c */
 void dir_free(struct dir *d);

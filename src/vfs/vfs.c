@@ -68,6 +68,7 @@ stop_ahead:
 	ahead_stop(v);
 free_walks:
 	walks_fini(&v->walks);
+	trees_fini(&v->trees);
 	closed_fini(&v->closed);
 	pthread_mutex_destroy(&v->lock_owners_lock);
 	cfs_table_destroy(v->removed_dirs);
@@ -148,6 +149,7 @@ void cfs_vfs_destroy(struct cfs_vfs *v)
 	cfs_vfs_flush(v);
 	watchdog_stop(v);
 	walks_fini(&v->walks);
+	trees_fini(&v->trees);
 	removed_dir_forget_all(v);
 	cfs_table_destroy(v->removed_dirs);
 	cfs_table_destroy(v->vnodes);

@@ -262,3 +262,14 @@ void walk_listed(struct walks *w, cfs_ino_t dir, struct listing *l)
 	pthread_mutex_unlock(&w->lock);
 	listing_free(l);
 }
+
+void walk_fetched(struct walks *w, cfs_ino_t dir, uint32_t n)
+{
+	struct walk *k;
+
+	pthread_mutex_lock(&w->lock);
+	k = get(w, dir);
+	if (!k->list)
+		k->wait = k->opens + n + LIST_AFTER;
+	pthread_mutex_unlock(&w->lock);
+}

@@ -4,7 +4,8 @@
  *
  *	listing.c  the files of a directory, in the orders in which programs read them
  *	walk.c     recognises the order of opens, and says which files come next
- *	ahead.c    lists the directory and has those files fetched, on threads of its own
+ *	tree.c     recognises walks from directory to directory, and says which of these come next
+ *	ahead.c    lists directories and has files fetched, on threads of its own
  */
 #ifndef CFS_VFS_WALK_H
 #define CFS_VFS_WALK_H
@@ -95,5 +96,7 @@ void walks_fini(struct walks *w);
 enum walk_next walk_opened(struct walks *w, cfs_ino_t dir, cfs_ino_t ino, struct walk_batch **ret);
 /* Takes the sorted listing over; NULL: there is none. */
 void walk_listed(struct walks *w, cfs_ino_t dir, struct listing *l);
+/* All n files of the directory were fetched: their opens need no listing. */
+void walk_fetched(struct walks *w, cfs_ino_t dir, uint32_t n);
 
 #endif

@@ -5,6 +5,7 @@ request more per operation is felt by each user of a database that is not on the
 import collections
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -55,6 +56,8 @@ def engine(request, ws):
     need_engine(scheme)
     db = START[request.param]().database()
     proxy = MysqlProxy(db.server.port, **WAYS["multi"]) if multi else CountingProxy(db.server.port)
+    if scheme == "postgres":
+        proxy.ends = re.compile(rb"Z\x00\x00\x00\x05[ITE]\Z")  # ReadyForQuery
     ws.cleanups += [db.drop, proxy.close]
     url = db.url.replace(":%d" % db.server.port, ":%d" % proxy.port)
     proxy.volume = Volume(ws, url=url, trash_days=1)

@@ -95,6 +95,62 @@ def test_walk(far):
     assert far.turns() - turns <= N * 1.5
 
 
+def tree_file(d, i):
+    return "p%d/d%02d/%s" % (d // 6, d, name(i)), content(100 * d + i)
+
+
+def filled_with_tree(far, dirs=24, files=6):
+    m = far.mount()
+    for d in range(dirs):
+        for i in range(files):
+            path, bytes_ = tree_file(d, i)
+            (m / path).parent.mkdir(parents=True, exist_ok=True)
+            write(m / path, bytes_)
+    m.umount()
+    return far.mount(STILL)
+
+
+def test_tree(far):
+    """As tar or grep -r read it: the first file of a directory is fetched before the program is there."""
+    m = filled_with_tree(far)
+    # A store knows how far it is after a few requests.
+    (m / "other").mkdir()
+    for i in range(START):
+        write(m / "other" / name(i), content(i))
+    before, last = gets(m), ""
+    turns = 0
+    for d in range(24):
+        for i in range(6):
+            path, bytes_ = tree_file(d, i)
+            for parent in ("", path[:2], path[:6]):
+                if not last.startswith(parent) or not last:
+                    assert os.listdir(m / parent)
+            last = path
+            if d == 4 and i == 0:
+                turns = far.turns()
+            if d >= 4:
+                wait_until(lambda: is_ahead(m), 20, "%s is fetched" % path)
+            with open(m / path, "rb") as f:
+                assert f.read() == bytes_
+                assert os.fstat(f.fileno()).st_size == SIZE
+    assert gets(m) - before == 24 * 6
+    assert fetched(m, "used_files") >= 20 * 6 and fetched(m, "wasted_files") == 0
+    # An open asks; a directory is listed twice, and its files come in a batch.
+    assert far.turns() - turns <= 20 * (6 + 6)
+
+
+def test_tree_that_is_only_listed(near):
+    m = filled_with_tree(near)
+    for d in range(4):
+        for i in range(6):
+            path, bytes_ = tree_file(d, i)
+            assert read(m / path) == bytes_
+    before = fetched(m)
+    names = subprocess.run(["find", m / "", "-name", "f*"], check=True, stdout=-1, timeout=60).stdout
+    assert len(names.splitlines()) == 24 * 6
+    assert fetched(m) <= before + 24
+
+
 def test_what_else_is_in_a_directory(near):
     """Links, empty files, holes and directories are no obstacle."""
     m = near.mount()

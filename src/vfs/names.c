@@ -577,7 +577,7 @@ int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mkn
 	if (r < 0)
 		return r;
 	if (e.attr.type == CFS_TYPE_DIR && !*ret_before)
-		newdirs_made(&v->newdirs, e.ino);
+		newdirs_made(&v->newdirs, e.ino, in.parent, now_ms);
 	directory_changed(v, in.parent, seq, asked_ns, &dir);
 	cache_put_attr(&v->cache, seq, now_ms, e.ino, &e.attr);
 	cache_name_changed(&v->cache, seq, now_ms + ret->entry_ms, in.parent, in.name, in.name_len,

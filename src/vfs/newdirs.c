@@ -175,13 +175,26 @@ static bool count_absent(struct newdir *n, uint64_t hash)
 
 /* ---- */
 
-void newdirs_made(struct newdirs *d, cfs_ino_t dir)
+static bool is_new(struct newdirs *d, cfs_ino_t dir)
+{
+	struct newdir_set *s = set_of(d, dir);
+	bool is;
+
+	pthread_mutex_lock(&s->lock);
+	is = find(s, dir);
+	pthread_mutex_unlock(&s->lock);
+	return is;
+}
+
+void newdirs_made(struct newdirs *d, cfs_ino_t dir, cfs_ino_t parent, uint64_t began_ms)
 {
 	struct newdir_set *s = set_of(d, dir);
 	struct newdir *n;
+	bool below;
 
 	if (!d->trust_ms)
 		return;
+	below = is_new(d, parent);
 	pthread_mutex_lock(&s->lock);
 	n = find(s, dir);
 	if (!n) {
@@ -191,6 +204,8 @@ void newdirs_made(struct newdirs *d, cfs_ino_t dir)
 			drop(d, s, n);
 		}
 		*n = (struct newdir){.ino = dir, .used = ++s->clock};
+		if (below)
+			n->trusted_until_ms = began_ms + d->trust_ms;
 		atomic_fetch_add_explicit(&d->n, 1, memory_order_relaxed);
 	}
 	pthread_mutex_unlock(&s->lock);

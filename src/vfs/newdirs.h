@@ -5,7 +5,9 @@
  * The kernel looks each name up before it is made. Programs that unpack a tree make most names in
  * directories that they made a moment ago. Such a directory has the names that this mount has made
  * in it, and those of other mounts. A listing that has none of other mounts proves that every other
- * name was absent when the listing began, and for trust_ms from then on look-ups rely on that.
+ * name was absent when the listing began, and for trust_ms from then on look-ups rely on that. When the
+ * parent directory is such a directory, too, a program makes a tree: then the new directory, which was
+ * empty when it was made, needs no listing for that long.
  *
  * Kept are hashes of all names that this mount has made or tried to make in the directory. A name
  * whose hash is kept is always looked up. A directory is forgotten, and its names are looked up
@@ -50,8 +52,8 @@ struct newdirs {
 int newdirs_init(struct newdirs *d, uint64_t trust_ms);
 void newdirs_fini(struct newdirs *d);
 
-/* This mount has made the directory. */
-void newdirs_made(struct newdirs *d, cfs_ino_t dir);
+/* This mount has made the directory, by a request at began_ms. */
+void newdirs_made(struct newdirs *d, cfs_ino_t dir, cfs_ino_t parent, uint64_t began_ms);
 void newdirs_forget(struct newdirs *d, cfs_ino_t dir);
 /* To be called before each operation of this mount that may give the directory this name. */
 void newdirs_add(struct newdirs *d, cfs_ino_t dir, const char *name, size_t len);

@@ -140,6 +140,18 @@ def test_make_in_a_new_directory(engine, op, make):
     assert usual(engine, name(str(new), "name"), make) == engine.budget[op]
 
 
+def test_first_name_in_a_new_tree(engine):
+    """A directory that is made in such a directory needs no listing, either."""
+    new = engine.volume.mount(CACHES).path / "new"
+    new.mkdir()
+
+    def made(i):
+        os.mkdir("%s/d%d" % (new, i))
+        return "%s/d%d/name" % (new, i)
+
+    assert usual(engine, made, new_file) == engine.budget["create"]
+
+
 def test_link(engine, top):
     def prepare(i):
         new_file("%s/file%d" % (top, i))

@@ -11,7 +11,9 @@
 
 #include "vfs/newdirs.h"
 
-#define DIR 100
+#define PARENT 99
+#define DIR    100
+#define BELOW  101
 
 static struct newdirs dirs;
 
@@ -29,7 +31,7 @@ static enum newdirs_answer at(cfs_ino_t dir, const char *name, uint64_t now_ms)
 static void start(uint64_t trust_ms)
 {
 	assert_int_equal(newdirs_init(&dirs, trust_ms), 0);
-	newdirs_made(&dirs, DIR);
+	newdirs_made(&dirs, DIR, PARENT, 4000);
 	add(DIR, "first");
 	if (trust_ms) {
 		assert_int_equal(at(DIR, "second", 5000), NEWDIRS_LIST);
@@ -48,7 +50,7 @@ static void only_a_listing_makes_names_absent_and_for_its_time(void **state)
 {
 	assert_int_equal(newdirs_init(&dirs, 1000), 0);
 	assert_int_equal(at(DIR, "a", 5000), NEWDIRS_LOOK_UP);
-	newdirs_made(&dirs, DIR);
+	newdirs_made(&dirs, DIR, PARENT, 4000);
 	assert_int_equal(at(DIR, "a", 5000), NEWDIRS_LOOK_UP);
 	add(DIR, "a");
 	assert_int_equal(at(DIR, "a", 5000), NEWDIRS_LOOK_UP);
@@ -61,6 +63,18 @@ static void only_a_listing_makes_names_absent_and_for_its_time(void **state)
 	add(DIR, "b");
 	assert_int_equal(at(DIR, "c", 6000), NEWDIRS_LIST);
 	assert_int_equal(dirs.hits, 1);
+}
+
+/* Without it: a listing for each directory of an unpacked tree. */
+static void a_directory_in_a_new_one_is_known_to_be_empty(void **state)
+{
+	start(1000);
+	newdirs_made(&dirs, BELOW, DIR, 7000);
+	assert_int_equal(at(BELOW, "a", 7999), NEWDIRS_ABSENT);
+	add(BELOW, "a");
+	assert_int_equal(at(BELOW, "a", 7999), NEWDIRS_LOOK_UP);
+	assert_int_equal(at(BELOW, "b", 8000), NEWDIRS_LIST);
+	assert_int_equal(at(BELOW, "b", 8000), NEWDIRS_LOOK_UP);
 }
 
 /* Without it: entry-cache=0 does not mean what it says, and a large one hides names for hours. */
@@ -137,7 +151,7 @@ static void memory_has_a_bound(void **state)
 	assert_int_equal(dirs.n, 0);
 
 	for (i = 0; i < 10000; i++) {
-		newdirs_made(&dirs, 1000 + (cfs_ino_t)i);
+		newdirs_made(&dirs, 1000 + (cfs_ino_t)i, PARENT, 4000);
 		add(1000 + (cfs_ino_t)i, "x");
 	}
 	assert_int_equal(dirs.n, NEWDIRS_SETS * NEWDIRS_WAYS);
@@ -158,6 +172,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(only_a_listing_makes_names_absent_and_for_its_time, stop),
+		cmocka_unit_test_teardown(a_directory_in_a_new_one_is_known_to_be_empty, stop),
 		cmocka_unit_test_teardown(trust_has_the_time_of_names_and_an_upper_bound, stop),
 		cmocka_unit_test_teardown(a_name_that_is_waited_for_is_looked_up, stop),
 		cmocka_unit_test_teardown(names_that_are_not_made_end_it, stop),

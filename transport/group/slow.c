@@ -137,7 +137,7 @@ void cfs_slow_end(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, u
 	uint64_t us;
 
 	pthread_mutex_lock(&s->lock);
-	s->now.bytes += answered ? CFS_SLOW_ANSWER : 0;
+	s->now.bytes += answered ? CFS_SLOW_ANSWER / CFS_MAX(s->outstanding, 1u) : 0;
 	account(s, now_ns, received);
 	remove_outstanding(s, a);
 	us = suspicion_us(s);

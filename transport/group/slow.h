@@ -3,8 +3,9 @@
  * Detects a peer that is so slow that its blocks are better had elsewhere.
  *
  * Its service time is the time with requests outstanding at it, per CFS_SLOW_PART bytes received
- * meanwhile: requests that queue at a peer are no slower than one alone. An answer counts for
- * CFS_SLOW_ANSWER bytes more, for the round trip. A request that the peer reports work on is not
+ * meanwhile: requests that queue at a peer are no slower than one alone. A round trip counts for
+ * CFS_SLOW_ANSWER bytes more, of which each answer has its part: those outstanding together share
+ * it, so that small answers do not hide a slow link. A request that the peer reports work on is not
  * outstanding: a slow bucket is not a slow peer. A peer that sends nothing at all is silent and not
  * slow; deadlines are for that.
  *

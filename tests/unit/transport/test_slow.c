@@ -125,6 +125,42 @@ static void test_way_is_long(void **state)
 	assert_int_equal(p.judged_us, 0);
 }
 
+/* n small requests are always under way, and an answer comes every `us`. */
+static void ask_small(unsigned n, unsigned turns, unsigned us)
+{
+	struct cfs_slow_ask a[64];
+	unsigned i;
+
+	for (i = 0; i < n; i++)
+		ask(&a[i]);
+	for (i = 0; i < turns; i++) {
+		p.now_ns += us * 1000ull;
+		p.received += 4096;
+		end(&a[i % n], true);
+		ask(&a[i % n]);
+	}
+	for (i = 0; i < n; i++)
+		end(&a[i], false);
+}
+
+/* The same with several requests on their way at a time. */
+static void test_way_is_long_for_many(void **state)
+{
+	ask_small(8, 2000, 9000 / 8);
+	assert_int_equal(p.judged_us, 0);
+}
+
+/* 10 Mbit/s, and many small reads: each waits for the others' answers. */
+static void test_slow_link_small_answers(void **state)
+{
+	uint64_t start = p.now_ns;
+
+	while (!p.judged_us && p.now_ns < start + 3000 * MS)
+		ask_small(8, 8, 3400);
+	assert_in_range(p.judged_us, 40000, 105000);
+	assert_true(p.now_ns < start + 1600 * MS);
+}
+
 static void test_silent_peer(void **state)
 {
 	struct cfs_slow_ask a;
@@ -242,6 +278,8 @@ int main(void)
 		TEST(test_slow_link_large_answer),
 		TEST(test_many_at_a_time),
 		TEST(test_way_is_long),
+		TEST(test_way_is_long_for_many),
+		TEST(test_slow_link_small_answers),
 		TEST(test_silent_peer),
 		TEST(test_fetching_peer),
 		TEST(test_slow_after_fetching),

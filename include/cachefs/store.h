@@ -108,14 +108,29 @@ int cfs_store_block_key(const struct cfs_store *s, const struct cfs_block *b,
  */
 int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		   cfs_deadline_t deadline, struct cfs_segs *ret);
-/*
- * The same. likely: so many bytes from off on will probably be read; a quarter of the block or more is
- * fetched in one request. 0: not known, and reads of a quarter or more fetch the whole block.
- * *ret_remote: the bytes came from beyond this machine's caches.
- */
+/* The access pattern that a read belongs to, as far as it is known. All 0: it is not. */
+struct cfs_pattern {
+	/*
+	 * So many bytes from off on will probably be read; a quarter of the block or more is
+	 * fetched in one request. 0: not known, and reads of a quarter or more fetch the whole
+	 * block.
+	 */
+	uint32_t likely;
+	/* The bytes around it will probably not be read: a peer is asked for just the range. */
+	bool random;
+};
+
+/* Where the bytes of a read came from. */
+enum cfs_source {
+	CFS_SOURCE_NEAR,   /* the caches of this machine */
+	CFS_SOURCE_REMOTE, /* beyond them, with the pages around the range; memory keeps these */
+	CFS_SOURCE_RANGE,  /* a peer gave just the range; nothing keeps it */
+};
+
+/* As cfs_store_read(). */
 int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    uint32_t likely, cfs_deadline_t deadline, struct cfs_segs *ret,
-		    bool *ret_remote);
+		    struct cfs_pattern pattern, cfs_deadline_t deadline, struct cfs_segs *ret,
+		    enum cfs_source *ret_source);
 /*
  * Starts fetching [off, off + len) into memory unless it is there or memory is short. Never waits.
  * False: too much is under way already, or there is no memory. owner: any number for

@@ -4,6 +4,11 @@
  * read last, with the parts that were read. While at least half of their bytes are read, the next
  * block is fetched whole; otherwise only the requested bytes are. The table is kept in both cases,
  * so that whole blocks are fetched again when the reads come closer together.
+ *
+ * A peer gives ranges for what they cost, so there a block has to earn its fetch: it is fetched
+ * whole when as many bytes of it as it has have come as ranges. That at most doubles what the
+ * network carries. A block that memory drops before reads have hit as many bytes of it was not
+ * worth it: the price of the file's blocks doubles. It halves with each block that was.
  */
 #include <stdlib.h>
 
@@ -12,15 +17,23 @@
 #define BLOCKS	   128 /* power of two */
 #define JUDGED_MIN 16  /* blocks; with fewer the ratio says nothing */
 #define UNITS	   64  /* bits of `read` */
+#define PRICE_MAX  64
+#define LATE_PARTS 16 /* of a block: as many bytes may be on their way when it is fetched */
+
+struct part_read {
+	uint64_t slice;
+	uint64_t read; /* a bit per unit */
+	uint32_t index, units;
+	uint32_t ranges; /* bytes that came as ranges, since it was fetched whole */
+	uint32_t hits;	 /* bytes that did not, since then */
+	bool fetched;	 /* whole, because of its ranges */
+};
 
 struct cfs_amplify {
-	struct {
-		uint64_t slice;
-		uint64_t read; /* a bit per unit */
-		uint32_t index, units;
-	} v[BLOCKS];
+	struct part_read v[BLOCKS];
 	unsigned n;
 	uint32_t units, read_units; /* units, in all of v */
+	unsigned price;		    /* of a block, in times its length */
 };
 
 /* The smallest fetch for a read that misses; a 64th of a block if that is larger. */
@@ -48,33 +61,57 @@ static bool is_worth_it(const struct cfs_amplify *a)
 	return a->n < JUDGED_MIN || 2 * a->read_units >= a->units;
 }
 
+/* A range came from a peer. True: its block has earned its fetch. */
+static bool has_earned(struct cfs_amplify *a, struct part_read *p, uint32_t block_len, uint32_t len)
+{
+	p->ranges += len;
+	if (p->fetched && p->ranges < block_len / LATE_PARTS)
+		return false;
+	if (p->fetched) {
+		p->fetched = false;
+		a->price = p->hits < block_len ? CFS_MIN(2 * a->price, PRICE_MAX)
+					       : CFS_MAX(a->price / 2, 1u);
+	}
+	if (p->ranges / block_len < a->price)
+		return false;
+	p->ranges = p->hits = 0;
+	p->fetched = true;
+	return true;
+}
+
 bool cfs_amplify_note(struct cfs_file *f, const struct cfs_block *b, uint32_t off, uint32_t len,
-		      bool missed)
+		      enum cfs_source source)
 {
 	uint32_t unit = unit_size(f);
-	unsigned i = place_of(b);
 	struct cfs_amplify *a;
+	struct part_read *p;
 	uint64_t bits;
 
-	if (!f->amplify && missed)
+	if (!f->amplify && source != CFS_SOURCE_NEAR) {
 		f->amplify = calloc(1, sizeof(*f->amplify));
+		if (f->amplify)
+			f->amplify->price = 1;
+	}
 	a = f->amplify;
 	if (!a)
 		return false;
-	if (a->v[i].slice != b->slice || a->v[i].index != b->index) {
-		if (!missed)
+	p = &a->v[place_of(b)];
+	if (p->slice != b->slice || p->index != b->index) {
+		if (source == CFS_SOURCE_NEAR)
 			return false;
-		a->n += a->v[i].units == 0;
-		a->units -= a->v[i].units;
-		a->read_units -= (uint32_t)__builtin_popcountll(a->v[i].read);
-		a->v[i].slice = b->slice;
-		a->v[i].index = b->index;
-		a->v[i].read = 0;
-		a->v[i].units = CFS_DIV_UP(b->len, unit);
-		a->units += a->v[i].units;
+		a->n += p->units == 0;
+		a->units -= p->units;
+		a->read_units -= (uint32_t)__builtin_popcountll(p->read);
+		*p = (struct part_read){
+			.slice = b->slice, .index = b->index, .units = CFS_DIV_UP(b->len, unit)};
+		a->units += p->units;
 	}
-	bits = mask(off / unit, (off + len - 1) / unit) & ~a->v[i].read;
-	a->v[i].read |= bits;
+	bits = mask(off / unit, (off + len - 1) / unit) & ~p->read;
+	p->read |= bits;
 	a->read_units += (uint32_t)__builtin_popcountll(bits);
-	return missed && is_worth_it(a);
+	if (source == CFS_SOURCE_RANGE)
+		return has_earned(a, p, b->len, len);
+	if (p->fetched)
+		p->hits = CFS_MIN(p->hits + len, b->len);
+	return source == CFS_SOURCE_REMOTE && is_worth_it(a);
 }

@@ -299,7 +299,7 @@ bool cfs_file_covers_stored(const struct cfs_file *f, uint64_t off);
 struct cfs_forecast {
 	uint64_t off, end;   /* to be read ahead; off == end: nothing */
 	uint64_t likely_end; /* its session will probably be read up to here; 0: not known */
-	bool random;	     /* it belongs to no stream */
+	bool random;	     /* the read belongs to no stream */
 };
 /* Notes a read of [off, end). repeated: it was noted before, and nothing is to be read ahead. */
 void cfs_session_advance(struct cfs_file *f, uint64_t stream, uint64_t off, uint64_t end,
@@ -315,12 +315,9 @@ static inline uint64_t cfs_session_owner(const struct cfs_file *f, uint64_t stre
 }
 
 /* amplify.c; with the file's lock */
-/*
- * Notes a read outside of any stream; missed: its bytes were not cached. True when the whole block
- * should be fetched.
- */
+/* Notes a read outside of any stream. True when the whole block should be fetched. */
 bool cfs_amplify_note(struct cfs_file *f, const struct cfs_block *b, uint32_t off, uint32_t len,
-		      bool missed);
+		      enum cfs_source source);
 
 /* slice.c; with the file's lock unless noted */
 struct cfs_wslice *cfs_wslice_new(struct cfs_chunk *c, uint32_t pos);

@@ -148,17 +148,17 @@ struct reader {
 
 /* A random read has its bytes: the rest of the block may be worth fetching. */
 static void note_random(const struct reader *rd, const struct cfs_block *b, uint32_t off,
-			uint32_t len, bool missed)
+			uint32_t len, enum cfs_source source)
 {
 	struct cfs_file *f = rd->file;
 	bool whole;
 
 	pthread_mutex_lock(&f->lock);
-	whole = cfs_amplify_note(f, b, off, len, missed);
+	whole = cfs_amplify_note(f, b, off, len, source);
 	pthread_mutex_unlock(&f->lock);
 	if (whole)
 		cfs_store_prefetch_block(f->data->conf.store, b, cfs_session_owner(f, rd->stream));
-	else if (missed)
+	else if (source == CFS_SOURCE_REMOTE)
 		atomic_fetch_add(&f->data->prefetches_declined, 1);
 }
 
@@ -180,22 +180,25 @@ static int read_blocks(const struct reader *rd, const struct part *part, struct 
 {
 	struct cfs_data *d = rd->file->data;
 	uint32_t block = d->conf.block_size, off = part->off, end = part->off + part->len;
-	bool missed;
+	struct cfs_pattern pattern = {.random = rd->forecast.random};
+	enum cfs_source source;
 	int r;
 
 	while (off < end) {
 		struct cfs_block b = {.slice = part->slice, .index = off / block};
-		uint32_t in = off % block, n, likely;
+		uint32_t in = off % block, n;
 
 		b.len = CFS_MIN(block, part->size - b.index * block);
 		n = CFS_MIN(end - off, b.len - in);
-		likely = likely_part(rd, &b, in, rd->at + (off - part->off));
-		r = cfs_store_fetch(d->conf.store, &b, in, n, likely, rd->ctx->deadline, ret,
-				    &missed);
+		pattern.likely = likely_part(rd, &b, in, rd->at + (off - part->off));
+		r = cfs_store_fetch(d->conf.store, &b, in, n, pattern, rd->ctx->deadline, ret,
+				    &source);
 		if (r < 0)
 			return r;
-		if (rd->forecast.random && !likely && n < b.len)
-			note_random(rd, &b, in, n, missed);
+		/* Hits of a read that is repeated were noted before. */
+		if (pattern.random && !pattern.likely && n < b.len &&
+		    (source != CFS_SOURCE_NEAR || !cfs_is_repeated()))
+			note_random(rd, &b, in, n, source);
 		off += n;
 	}
 	return 0;

@@ -237,7 +237,7 @@ void cfs_session_advance(struct cfs_file *f, uint64_t stream, uint64_t off, uint
 {
 	struct cfs_session_read *s;
 
-	*ret = (struct cfs_forecast){.random = !repeated};
+	*ret = (struct cfs_forecast){.random = true};
 	if (!f->data->conf.max_readahead)
 		return;
 	s = session_find(f, stream, off, end);
@@ -248,8 +248,8 @@ void cfs_session_advance(struct cfs_file *f, uint64_t stream, uint64_t off, uint
 	if (!repeated) {
 		s->used = ++f->clock;
 		advance(f, s, off, end);
-		ret->random = !s->window;
 	}
+	ret->random = !s->window;
 	ret->likely_end = likely_end(f, s);
 	if (!repeated && s->window && s->end < f->length)
 		plan_ahead(f, s, ret->likely_end ? CFS_MIN(ret->likely_end, f->length) : f->length,

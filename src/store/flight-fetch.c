@@ -27,12 +27,12 @@ static void log_failure(const struct flight *f, const char *what, int err)
 	char key[CFS_BLOCK_KEY_MAX];
 
 	cfs_store_block_key(f->store, &f->id, key);
-	if (!f->prefetch && f->state != READ_HEDGED)
+	if (!f->prefetch && !f->cancelled && f->state != READ_HEDGED)
 		cfs_err("%s: key=%s off=%u len=%u error=%s cause=%s", what, key, f->off, f->len,
 			cfs_errname(err), cfs_object_cause());
 }
 
-/* The mount ends; a tier was faster; or the prefetch was cancelled and no reader waits. */
+/* The mount ends; a tier was faster; or it is for waiting readers only, and there is none. */
 static bool is_unwanted(void *arg)
 {
 	struct flight *f = arg;
@@ -40,8 +40,6 @@ static bool is_unwanted(void *arg)
 
 	if (atomic_load(&f->store->reads_stopped))
 		return true;
-	if (!f->prefetch && f->state != READ_HEDGED)
-		return false;
 	if (f->state == READ_HEDGED && f->hedge->settled(f->hedge->settled_arg))
 		return true;
 	if (!atomic_load(&f->cancelled))

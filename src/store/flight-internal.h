@@ -32,8 +32,9 @@ struct flight {
 	uint64_t owner;		     /* of a prefetch */
 	TAILQ_ENTRY(flight) link;    /* a prefetch that is in store->prefetches */
 	struct cfs_workers *workers; /* under prefetch_lock: where it is queued; NULL: it runs */
-	_Atomic bool cancelled;	     /* cancelled by its owner */
-	struct hedge *hedge;	     /* while READ_HEDGED; its worker's only */
+	/* Wanted only as long as a reader waits: a hedge, or a prefetch that its owner cancelled. */
+	_Atomic bool cancelled;
+	struct hedge *hedge; /* while READ_HEDGED; its worker's only */
 	_Atomic enum read_state state;
 	_Atomic unsigned source; /* number of the tier it is in, or that had it; n_tiers: none */
 	_Atomic uint64_t wait_start_ms; /* since when it waits for a tier, or 0 */
@@ -69,6 +70,7 @@ struct want {
 	unsigned likely_last; /* what is missing up to this slot is fetched, too */
 	bool prefetch;
 	bool stream;	/* a prefetch of what a stream will come to */
+	bool hedge;	/* as in struct cfs_miss */
 	uint64_t owner; /* of a prefetch */
 	cfs_deadline_t deadline;
 	const struct cfs_route *route;

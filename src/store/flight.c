@@ -20,6 +20,7 @@
 #include "flight-internal.h"
 
 #define WIDEN_PARTS 4
+#define SETTLED_MS  20 /* how often a hedge asks whether it is still wanted */
 
 void cfs_flight_unref(struct flight *f)
 {
@@ -70,6 +71,7 @@ static struct flight *new_flight(struct cfs_store *s, struct shard *sh, struct b
 	/* It may wait for memory until `deadline`. */
 	f->deadline = CFS_MAX(want->deadline, cfs_deadline_in(s->get_timeout_ms));
 	f->prefetch = want->prefetch;
+	f->cancelled = want->hedge;
 	f->stream = want->stream;
 	f->owner = want->owner;
 	f->route = *want->route;
@@ -95,8 +97,11 @@ static void end_flight(struct flight *f, int err)
 		f->block->indivisible = true;
 		err = -EAGAIN;
 	}
-	/* A failed prefetch leaves the error, and its log line, to the next reader of the block. */
-	if (err < 0 && f->prefetch)
+	/*
+	 * A failed prefetch or hedge leaves the error, and its log line, to the next reader of the
+	 * block.
+	 */
+	if (err < 0 && (f->prefetch || f->cancelled))
 		err = -EAGAIN;
 	for (i = 0; i < f->n; i++) {
 		struct slot *slot = &f->block->slots[f->first + i];
@@ -312,7 +317,8 @@ static int take_all_pages(struct awaited *awaited, cfs_deadline_t deadline)
 
 /*
  * Allocates memory for the flights that this thread starts. Readers wait for memory one at a time:
- * two that each hold a part of what the other needs would deadlock.
+ * two that each hold a part of what the other needs would deadlock. A deadline of 0: -EAGAIN rather
+ * than wait, for a hedge, which holds a page already.
  */
 static int allocate(struct cfs_store *s, struct awaited *awaited, cfs_deadline_t deadline)
 {
@@ -327,6 +333,8 @@ static int allocate(struct cfs_store *s, struct awaited *awaited, cfs_deadline_t
 		if (r != -ETIMEDOUT)
 			return r;
 	}
+	if (deadline == 0)
+		return -EAGAIN;
 	if (!cfs_may_block())
 		return -EBUSY;
 
@@ -426,9 +434,9 @@ static bool tier_is_late(const struct flight *f, unsigned *ret_tier, bool *ret_b
 }
 
 /* Abandons a flight that waits for a cache too long; the next one will not use that cache. */
-static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct awaited *awaited)
+static int wait_flight(struct flight *f, const struct cfs_miss *m, struct awaited *awaited)
 {
-	cfs_deadline_t until = cfs_deadline_min(deadline, f->deadline), next = until;
+	cfs_deadline_t until = cfs_deadline_min(m->deadline, f->deadline), next = until;
 	struct cfs_store *s = f->store;
 	unsigned tier = 0;
 	bool late = false, begun = false;
@@ -440,7 +448,13 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct awaited
 			r = -EBUSY;
 			break;
 		}
-		if (s->n_tiers > 0)
+		if (m->settled && m->settled(m->settled_arg)) {
+			r = -ECANCELED;
+			break;
+		}
+		if (m->settled)
+			next = cfs_deadline_min(until, cfs_deadline_in(SETTLED_MS));
+		else if (s->n_tiers > 0)
 			next = cfs_deadline_min(until, cfs_deadline_in(s->local_timeout_ms / 4));
 		r = cfs_cond_wait(&f->changed, &f->shard->lock, next);
 		if (r == 0 || f->done)
@@ -458,7 +472,7 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct awaited
 	}
 	if (f->done)
 		r = f->err;
-	else if (r != -EBUSY)
+	else if (r != -EBUSY && r != -ECANCELED)
 		r = -ETIMEDOUT;
 	awaited->late |= f->late;
 	pthread_mutex_unlock(&f->shard->lock);
@@ -470,14 +484,14 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct awaited
 	return r;
 }
 
-static int wait_all(struct awaited *awaited, cfs_deadline_t deadline)
+static int wait_all(struct awaited *awaited, const struct cfs_miss *m)
 {
 	unsigned i;
 	int r = 0;
 
 	for (i = 0; r == 0 && i < awaited->n; i++) {
 		cfs_store_await_block(awaited->v[i]->store, &awaited->v[i]->id);
-		r = wait_flight(awaited->v[i], deadline, awaited);
+		r = wait_flight(awaited->v[i], m, awaited);
 		cfs_activity_wait_end();
 		if (r == -EAGAIN)
 			r = 0;
@@ -501,12 +515,16 @@ static bool is_large_part(struct cfs_store *s, const struct cfs_block *b, uint32
 	return (uint64_t)len * WIDEN_PARTS >= b->len && is_roomy(s);
 }
 
-/* 1: collected; 0: *awaited replaced by the flights that are needed for it; or negative errno. */
-static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
-			   uint32_t len, uint32_t likely, cfs_deadline_t deadline,
-			   const struct cfs_route *route, struct cfs_segs *ret,
-			   struct awaited *awaited)
+/*
+ * 1: collected; 0: *awaited replaced by the flights that are needed for it; or negative errno.
+ * again: these have ended.
+ */
+static int collect_or_join(struct cfs_store *s, const struct cfs_miss *m, bool again,
+			   struct cfs_segs *ret, struct awaited *awaited)
 {
+	const struct cfs_block *b = m->block;
+	const struct cfs_route *route = &m->route;
+	uint32_t off = m->off, len = m->len, likely = m->pattern.likely;
 	bool local = route->local && route->from == 0;
 	bool wider = is_large_part(s, b, likely ? likely : len) && !local;
 	struct want want = {
@@ -515,7 +533,8 @@ static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint3
 		.wider = wider && !likely,
 		.likely_last = wider && likely ? (off + likely - 1) / CFS_PAGE_LARGE : 0,
 		.whole = route->place == CFS_PLACE_HERE && !local,
-		.deadline = deadline,
+		.hedge = m->settled != NULL,
+		.deadline = m->deadline,
 		.route = route,
 	};
 	struct shard *sh = cfs_memory_shard(s, b);
@@ -526,8 +545,11 @@ static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint3
 	pthread_mutex_lock(&sh->lock);
 	block = cfs_memory_use(sh, b);
 	r = block ? cfs_memory_collect(block, off, len, ret) : -ENOMEM;
-	if (r == 0 && cfs_deadline_passed(deadline))
+	if (r == 0 && cfs_deadline_passed(m->deadline))
 		r = -ETIMEDOUT;
+	/* The next flight of a hedge would fail as the first one. */
+	if (r == 0 && again && m->settled)
+		r = -EIO;
 	if (r == 0)
 		r = cfs_flight_join(s, sh, block, &want, &next);
 	if (block)
@@ -538,38 +560,40 @@ static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint3
 	return r;
 }
 
-int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    uint32_t likely, cfs_deadline_t deadline, struct cfs_route *route,
-		    struct cfs_segs *ret, bool *ret_remote)
+int cfs_flight_read(struct cfs_store *s, struct cfs_miss *m, struct cfs_segs *ret)
 {
 	struct awaited awaited = {0};
-	bool expired = false;
+	bool expired = false, again;
 	unsigned i;
 	int r;
 
-	for (;;) {
-		r = collect_or_join(s, b, off, len, likely, deadline, route, ret, &awaited);
+	for (again = false;; again = true) {
+		r = collect_or_join(s, m, again, ret, &awaited);
 		if (r == 0)
-			r = launch(s, &awaited, deadline);
+			r = launch(s, &awaited, m->settled ? 0 : m->deadline);
 		else
 			break;
 		if (r == 0)
-			r = wait_all(&awaited, deadline);
-		for (i = 0; i < awaited.n; i++)
-			*ret_remote |= awaited.mine[i] &&
-				       cfs_route_state(s, awaited.v[i]->source) != READ_LOCAL;
+			r = wait_all(&awaited, m);
+		for (i = 0; i < awaited.n; i++) {
+			if (awaited.mine[i] &&
+			    cfs_route_state(s, awaited.v[i]->source) != READ_LOCAL)
+				m->source = CFS_SOURCE_REMOTE;
+		}
 		expired |= awaited.expired;
 		if (awaited.late)
-			route->from = cfs_route_first_remote(s);
+			m->route.from = cfs_route_first_remote(s);
 		if (r < 0)
 			break;
 	}
 	cfs_flight_release(&awaited);
 	if (expired)
-		cfs_flight_log_late(s, b, "its worker thread is abandoned");
-	else if (r == -ETIMEDOUT)
-		cfs_flight_log_late(s, b, "the reader gives up");
+		cfs_flight_log_late(s, m->block, "its worker thread is abandoned");
+	else if (r == -ETIMEDOUT && !m->settled)
+		cfs_flight_log_late(s, m->block, "the reader gives up");
 	if (r > 0)
 		return 0;
+	if (m->settled)
+		return r;
 	return r == -ENOENT || r == -EACCES || r == -ENOMEM || r == -EBUSY ? r : -EIO;
 }

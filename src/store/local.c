@@ -141,10 +141,12 @@ static int give(struct pages *p, struct cfs_segs *ret)
 	return r;
 }
 
-int cfs_local_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		   cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret)
+int cfs_local_read(struct cfs_store *s, struct cfs_miss *m, struct cfs_segs *ret)
 {
-	cfs_deadline_t get_deadline = deadline;
+	cfs_deadline_t get_deadline = m->deadline;
+	const struct cfs_block *b = m->block;
+	struct cfs_route *route = &m->route;
+	uint32_t off = m->off, len = m->len;
 	struct pages pages;
 	ssize_t n;
 	int r;
@@ -159,11 +161,11 @@ int cfs_local_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 	if (r == -ETIMEDOUT && !cfs_may_block())
 		return -EBUSY;
 	if (r == -ETIMEDOUT)
-		r = get_pages(s, off, len, deadline, &pages);
+		r = get_pages(s, off, len, m->deadline, &pages);
 	if (r < 0)
 		return r == -ENOMEM ? r : -EIO;
 	if (!route->only)
-		get_deadline = cfs_deadline_min(deadline, cfs_deadline_in(s->local_timeout_ms));
+		get_deadline = cfs_deadline_min(m->deadline, cfs_deadline_in(s->local_timeout_ms));
 	n = ask(s, b, off, &pages, true, get_deadline);
 	if (n == -EAGAIN && route->only && !cfs_may_block())
 		n = -EBUSY;

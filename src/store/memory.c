@@ -228,6 +228,17 @@ int cfs_memory_collect(struct block *block, uint32_t off, uint32_t len, struct c
 	return collect(block, off, len, true, ret);
 }
 
+bool cfs_memory_expects(const struct block *block, uint32_t off, uint32_t len)
+{
+	unsigned i, last = (off + len - 1) / CFS_PAGE_LARGE;
+
+	for (i = off / CFS_PAGE_LARGE; i <= last; i++) {
+		if (block->slots[i].flight)
+			return true;
+	}
+	return false;
+}
+
 int cfs_memory_collect_block(struct block *block, struct cfs_segs *ret)
 {
 	return collect(block, 0, block->id.len, false, ret);

@@ -5,6 +5,7 @@
  *	memory.c  the memory tier: blocks, their pages, eviction
  *	route.c	  the tiers that may have a block
  *	local.c	  reads of a range from a local tier
+ *	range.c	  reads of a small range from a peer
  *	flight.c  fetches that several readers share (flight-internal.h)
  *	prefetch.c whole blocks after reads of parts; cancelling prefetches at close
  *	warm.c	  filling the caches on request
@@ -206,7 +207,9 @@ void cfs_memory_set_passed(struct block *block, unsigned index);
  * shard locked.
  */
 int cfs_memory_collect(struct block *block, uint32_t off, uint32_t len, struct cfs_segs *ret);
-/* The same for all of a block, not counted as a hit. */
+/* Whether a flight brings a part of the range. With the shard locked. */
+bool cfs_memory_expects(const struct block *block, uint32_t off, uint32_t len);
+/* As cfs_memory_collect() for all of a block, not counted as a hit. */
 int cfs_memory_collect_block(struct block *block, struct cfs_segs *ret);
 /* Drops the pages of a block and detaches its flights. */
 void cfs_memory_forget(struct cfs_store *s, const struct cfs_block *b);
@@ -222,8 +225,8 @@ static inline uint32_t cfs_slot_len(const struct cfs_block *b, unsigned index)
 
 /*
  * Where a read looks for its bytes; docs/architecture.md has the diagram. A reader begins
- * in MEMORY. In LOCAL it reads just its range (local.c), or a flight reads for it, as in all other
- * states (flight.c). A flight that has its bytes ends in MEMORY.
+ * in MEMORY. In LOCAL (local.c) and PEER (range.c) it reads just its range, or a flight reads for
+ * it, as in all other states (flight.c). A flight that has its bytes ends in MEMORY.
  */
 enum read_state {
 	READ_MEMORY, /* pages of the memory tier, or of an upload */
@@ -245,6 +248,22 @@ struct cfs_route {
 /* Fills in all but the place, which costs time and which a hit in a local tier does not need. */
 struct cfs_route cfs_route_find(const struct cfs_store *s, const struct cfs_block *b);
 void cfs_route_place(const struct cfs_store *s, const struct cfs_block *b, struct cfs_route *route);
+/* A read of a range that memory does not have, on its way through the states. */
+struct cfs_miss {
+	const struct cfs_block *block;
+	uint32_t off, len;
+	struct cfs_pattern pattern;
+	cfs_deadline_t deadline;
+	struct cfs_route route;
+	enum cfs_source source; /* where its bytes come from; set on the way */
+	/*
+	 * NULL, or it is a hedge: it never waits for memory (-EAGAIN), and ends with -ECANCELED
+	 * soon after this has become true.
+	 */
+	bool (*settled)(void *arg);
+	void *settled_arg;
+};
+
 /* The first tier that is not of this machine, or n_tiers. */
 unsigned cfs_route_first_remote(const struct cfs_store *s);
 /*
@@ -278,11 +297,10 @@ void cfs_store_keep(struct cfs_store *s, const struct cfs_block *b, const struct
 /* ---- local.c ---- */
 
 /*
- * 1: done; 0: no local tier has it, or it is large; negative errno as cfs_store_read. route->from
- * is set to the next tier to ask.
+ * 1: done; 0: no local tier has it, or it is large; negative errno as cfs_store_read.
+ * m->route.from is set to the next tier to ask.
  */
-int cfs_local_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		   cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret);
+int cfs_local_read(struct cfs_store *s, struct cfs_miss *m, struct cfs_segs *ret);
 
 /*
  * 0: a local tier reads the range of a block into the kernel's cache; -EAGAIN: too many do already;
@@ -290,14 +308,20 @@ int cfs_local_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
  */
 int cfs_local_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len);
 
+/* ---- range.c ---- */
+
+/*
+ * The same of the owner of a block that another member keeps. 0: it is not for this way, or the
+ * owner did not give it. m->route is complete, and no flight brings the range.
+ */
+int cfs_range_read(struct cfs_store *s, struct cfs_miss *m, struct cfs_segs *ret);
+
 /* ---- flight.c, flight-ahead.c ---- */
 
 /* The time until running fetches of the block from the object store are done; 0: unknown. */
 uint64_t cfs_flight_left_ms(struct cfs_store *s, const struct cfs_block *b);
-/* Ranges that are not wholly in memory; likely, deadline and errors as cfs_store_fetch. */
-int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    uint32_t likely, cfs_deadline_t deadline, struct cfs_route *route,
-		    struct cfs_segs *ret, bool *ret_remote);
+/* 0, or errors as of cfs_store_read(), and those of a hedge. m->route is complete. */
+int cfs_flight_read(struct cfs_store *s, struct cfs_miss *m, struct cfs_segs *ret);
 bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 			 uint64_t owner, const struct cfs_route *route);
 /*

@@ -154,43 +154,50 @@ static bool range_is_valid(const struct cfs_store *s, const struct cfs_block *b,
 int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		   cfs_deadline_t deadline, struct cfs_segs *ret)
 {
-	bool remote;
+	const struct cfs_pattern unknown = {0};
+	enum cfs_source source;
 
-	return cfs_store_fetch(s, b, off, len, 0, deadline, ret, &remote);
+	return cfs_store_fetch(s, b, off, len, unknown, deadline, ret, &source);
 }
 
 int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    uint32_t likely, cfs_deadline_t deadline, struct cfs_segs *ret,
-		    bool *ret_remote)
+		    struct cfs_pattern pattern, cfs_deadline_t deadline, struct cfs_segs *ret,
+		    enum cfs_source *ret_source)
 {
+	struct cfs_miss m = {
+		.block = b, .off = off, .len = len, .pattern = pattern, .deadline = deadline};
+	bool repeat = cfs_is_repeated(), expected = false;
 	struct shard *sh = cfs_memory_shard(s, b);
-	bool repeat = cfs_is_repeated();
 	uint64_t before = ret->len;
-	struct cfs_route route;
 	struct block *block;
 	int r = 0;
 
-	*ret_remote = false;
+	*ret_source = CFS_SOURCE_NEAR;
 	if (!range_is_valid(s, b, off, len))
 		return -EINVAL;
 	pthread_mutex_lock(&sh->lock);
 	block = cfs_memory_find(sh, b);
 	if (block)
 		r = cfs_memory_collect(block, off, len, ret);
+	if (block && r == 0)
+		expected = cfs_memory_expects(block, off, len);
 	if (r > 0 && !repeat) {
 		sh->hits++;
 		sh->hit_bytes += len;
 	}
 	pthread_mutex_unlock(&sh->lock);
 	if (r == 0) {
-		route = cfs_route_find(s, b);
+		m.route = cfs_route_find(s, b);
 		if (!repeat)
-			r = cfs_local_read(s, b, off, len, deadline, &route, ret);
+			r = cfs_local_read(s, &m, ret);
 	}
 	if (r == 0) {
-		cfs_route_place(s, b, &route);
-		r = cfs_flight_read(s, b, off, len, likely, deadline, &route, ret, ret_remote);
+		cfs_route_place(s, b, &m.route);
+		r = expected ? 0 : cfs_range_read(s, &m, ret);
 	}
+	if (r == 0)
+		r = cfs_flight_read(s, &m, ret);
+	*ret_source = m.source;
 	if (r < 0)
 		cfs_segs_truncate(ret, before);
 	return r < 0 ? r : 0;

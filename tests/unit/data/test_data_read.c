@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "data_fixture.h"
 
@@ -86,6 +87,97 @@ static void whole_blocks_while_they_pay(void **state)
 	before = declined(v);
 	assert_int_equal(read_at(f, 5 * SIZE + 3 * PART, buf, 4096), 4096);
 	assert_int_equal(declined(v), before);
+	free(buf);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* ---- a peer that has every block, all zeros ---- */
+
+static _Atomic bool peer_owns;
+
+static ssize_t peer_get(void *tier, const struct cfs_block *b, uint32_t off,
+			const struct iovec *dst, int n_dst, bool nowait, cfs_deadline_t deadline)
+{
+	ssize_t n = 0;
+	int i;
+
+	if (!peer_owns || nowait)
+		return peer_owns ? -EAGAIN : -ENOENT;
+	for (i = 0; i < n_dst; n += (ssize_t)dst[i++].iov_len)
+		memset(dst[i].iov_base, 0, dst[i].iov_len);
+	return n;
+}
+
+static ssize_t peer_get_hedged(void *tier, const struct cfs_block *b, uint32_t off,
+			       const struct iovec *dst, int n_dst, struct cfs_hedge *hedge,
+			       cfs_deadline_t deadline)
+{
+	return peer_get(tier, b, off, dst, n_dst, false, deadline);
+}
+
+static enum cfs_place peer_place(void *tier, const struct cfs_block *b)
+{
+	return peer_owns ? CFS_PLACE_ELSEWHERE : CFS_PLACE_ANY;
+}
+
+static const struct cfs_tier_ops peer_ops = {
+	.name = "peer", .get = peer_get, .get_hedged = peer_get_hedged, .place = peer_place};
+
+/* Reads of 4 KiB downwards in a block, n in all; returns after how many its fetch was wanted. */
+static unsigned read_down(struct volume *v, struct cfs_file *f, uint64_t block, unsigned n,
+			  unsigned parts)
+{
+	uint64_t before = block_prefetches(v);
+	unsigned i, at = 0;
+	uint8_t buf[4096];
+
+	for (i = 1; i <= n; i++) {
+		assert_int_equal(
+			read_at(f, block + (uint64_t)(parts - 1 - i % parts) * 4096, buf, 4096),
+			4096);
+		if (!at && block_prefetches(v) > before)
+			at = i;
+	}
+	return at;
+}
+
+/*
+ * Ranges that a peer gives must not be followed by their blocks, which carries a thousand times the
+ * bytes; nor may reads that come back to a block ask for all of it again and again.
+ */
+static void ranges_earn_their_block(void **state)
+{
+	enum { SIZE = 1 << 20, PARTS = SIZE / 4096, N = 20 };
+	struct volume *v = volume_new((struct options){.block = SIZE, .prefetch = 1});
+	struct cfs_file *f = open_file(v, 1);
+	uint8_t *buf = calloc(1, SIZE);
+	uint64_t i;
+
+	assert_non_null(buf);
+	peer_owns = false;
+	assert_int_equal(cfs_store_add_tier(v->store, &peer_ops, NULL), 0);
+	for (i = 0; i < N; i++)
+		assert_int_equal(write_at(f, i * SIZE, buf, SIZE), 0);
+	assert_int_equal(flush(f), 0);
+	forget_all(v, SIZE);
+	peer_owns = true;
+	/* A few reads of each: none. */
+	for (i = N - 1; i > 0; i--)
+		assert_int_equal(read_down(v, f, i * SIZE, 10, PARTS), 0);
+	assert_int_equal(block_prefetches(v), 0);
+	assert_int_equal(fetched(v), 0);
+	/* One is read as often as it has parts. */
+	assert_int_equal(read_down(v, f, 7 * SIZE, PARTS - 10, PARTS), PARTS - 10);
+	WAIT_FOR(metric_of(&cfs_store_metrics, v->store, "memory_cache_bytes", NULL) == SIZE);
+	/* Memory drops it at once: the next one costs twice as much. */
+	forget_all(v, SIZE);
+	assert_int_equal(read_down(v, f, 7 * SIZE, 2 * PARTS, PARTS), 2 * PARTS);
+	WAIT_FOR(metric_of(&cfs_store_metrics, v->store, "memory_cache_bytes", NULL) == SIZE);
+	/* It is read from memory for long: worth it, and half as much is asked for the next. */
+	assert_int_equal(read_down(v, f, 7 * SIZE, PARTS, PARTS), 0);
+	forget_all(v, SIZE);
+	assert_int_equal(read_down(v, f, 7 * SIZE, PARTS, PARTS), PARTS);
 	free(buf);
 	cfs_file_put(f);
 	assert_int_equal(volume_free(v), 0);
@@ -313,6 +405,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(whole_blocks_while_they_pay),
+		cmocka_unit_test(ranges_earn_their_block),
 		cmocka_unit_test(random_reads_are_no_stream),
 		cmocka_unit_test(read_ahead_crosses_chunks),
 		cmocka_unit_test(read_ahead),

@@ -116,7 +116,8 @@ static void whole_blocks_are_prefetched(void **state)
 {
 	struct cfs_block b = {.slice = 33, .len = BLOCK};
 	struct cfs_segs s;
-	bool far = false;
+	const struct cfs_pattern unknown = {0};
+	enum cfs_source source;
 	unsigned i;
 
 	start_store((struct setting){.prefetch = 1});
@@ -124,10 +125,10 @@ static void whole_blocks_are_prefetched(void **state)
 		put_object(&b);
 	b.index = 0;
 	cfs_segs_init(&s);
-	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, 0, soon(), &s, &far), 0);
-	assert_true(far);
-	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, 0, soon(), &s, &far), 0);
-	assert_false(far);
+	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, unknown, soon(), &s, &source), 0);
+	assert_int_equal(source, CFS_SOURCE_REMOTE);
+	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, unknown, soon(), &s, &source), 0);
+	assert_int_equal(source, CFS_SOURCE_NEAR);
 	cfs_segs_release(&s);
 	assert_true(cfs_store_prefetch_block(store, &b, 1));
 	WAIT_FOR(metric_for("object_data_bytes_total", "get") == BLOCK);

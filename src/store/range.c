@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * READ_PEER without a flight: a random read of less than a page asks the owner of the block for
+ * just its range. The thread of the request sends, and receives where it can
+ * (transport/peer/inline.c): no worker is woken, and the network carries the bytes that are read.
+ * They were checked on their way, but the page around them was not fetched: no cache keeps them.
+ *
+ * How long the owner is waited for, and what happens then, is decided as for a flight, by the tier.
+ * Its hedge is a flight from the object store, which other readers of the page share.
+ */
+#include <errno.h>
+
+#include "base/wouldblock.h"
+#include "store-internal.h"
+
+struct range_hedge {
+	struct cfs_hedge base; /* first */
+	struct cfs_store *store;
+	struct cfs_miss miss;
+	struct cfs_segs *ret;
+};
+
+static int fetch_beside(struct cfs_hedge *base, bool (*settled)(void *arg), void *arg)
+{
+	struct range_hedge *h = (struct range_hedge *)base;
+
+	h->miss.route.from = h->store->n_tiers;
+	h->miss.settled = settled;
+	h->miss.settled_arg = arg;
+	return cfs_flight_read(h->store, &h->miss, h->ret);
+}
+
+/* The tier that is asked for a range, or n_tiers: a flight is the way. */
+static unsigned tier_for(const struct cfs_store *s, const struct cfs_miss *m)
+{
+	const struct cfs_route *route = &m->route;
+	unsigned i = cfs_route_first_remote(s);
+
+	if (!m->pattern.random || m->pattern.likely || m->len >= CFS_PAGE_LARGE ||
+	    m->len == m->block->len || route->place != CFS_PLACE_ELSEWHERE ||
+	    (route->local && route->from == 0) || !s->tiers[i].ops->get_hedged)
+		return s->n_tiers;
+	return i;
+}
+
+int cfs_range_read(struct cfs_store *s, struct cfs_miss *m, struct cfs_segs *ret)
+{
+	struct range_hedge h = {.base.fetch = fetch_beside, .store = s, .miss = *m, .ret = ret};
+	unsigned i = tier_for(s, m);
+	const struct cfs_tier_slot *t = &s->tiers[i];
+	uint64_t before = ret->len;
+	struct cfs_page *page;
+	struct iovec iov;
+	ssize_t got;
+	int r;
+
+	if (i == s->n_tiers)
+		return 0;
+	if (!cfs_may_block())
+		return -EBUSY;
+	r = cfs_page_get(s->pool, m->len, CFS_USE_READ, m->deadline, &page);
+	if (r < 0)
+		return r == -ENOMEM ? r : -EIO;
+	iov = (struct iovec){.iov_base = page->data, .iov_len = m->len};
+	got = t->ops->get_hedged(t->tier, m->block, m->off, &iov, 1, &h.base, m->deadline);
+	if (got == -EALREADY) {
+		cfs_page_unref(page);
+		m->source = CFS_SOURCE_REMOTE;
+		return 1;
+	}
+	cfs_segs_truncate(ret, before); /* the hedge has them as well, or some */
+	if (got == (ssize_t)m->len) {
+		m->source = CFS_SOURCE_RANGE;
+		r = cfs_segs_add(ret, page, 0, m->len);
+		if (r < 0)
+			cfs_page_unref(page);
+		return r < 0 ? r : 1;
+	}
+	cfs_page_unref(page);
+	m->route.from = i + 1;
+	return 0;
+}

@@ -199,7 +199,7 @@ static int connect_error(const struct mysql_db *db, MYSQL *handle, char err[256]
 			 db->sql.where, mysql_error(handle));
 		return -EAGAIN;
 	default:
-		return is_lost(code, err) ? -ENOTCONN : -EIO;
+		return is_lost(code, err) || is_stopped(code) ? -ENOTCONN : -EIO;
 	}
 }
 

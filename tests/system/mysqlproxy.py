@@ -55,13 +55,15 @@ class MysqlProxy(CountingProxy):
     answers them: the transaction is rolled back. before_commit: SQL put before each COMMIT of a
     batch. lose: (text, function): the next prepared statement or multi-statement query with that
     text is carried out, then the function is called, and the connection ends without the answer.
-    spoil: what is read behind the COMMIT of such a query is an error.
+    spoil: what is read behind the COMMIT of such a query is an error. stop_setups: of so many connections
+    to come the setup is stopped, as KILL QUERY does it.
     """
 
     def __init__(self, port, version=None, before_commit="", several=True):
         self.version, self.before_commit, self.several = version, before_commit, several
         self.commits_fail, self.commits_failed = 0, 0
         self.lose, self.spoil = None, False
+        self.stop_setups = 0
         self.error = (1213, b"Deadlock found when trying to get lock; try restarting transaction")
         super().__init__(port)
 
@@ -108,6 +110,12 @@ class MysqlProxy(CountingProxy):
                     self.commits_failed += 1
                     state["refuse"] = self.error
                     return bytes([COM_QUERY]) + b"ROLLBACK"
+        if payload.startswith(bytes([COM_QUERY]) + b"SET SESSION"):
+            with self.lock:
+                if self.stop_setups:
+                    self.stop_setups -= 1
+                    state["refuse"] = 1317, b"Query execution was interrupted"
+                    return bytes([COM_PING])
         if payload[0] == COM_SET_OPTION and not self.several:
             state["refuse"] = 1047, b"Unknown command"
             return bytes([COM_PING])

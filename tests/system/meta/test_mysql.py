@@ -419,6 +419,19 @@ def test_statement_over_its_time(ws, own):
     as_made(ws, v, m)
 
 
+def test_setup_of_a_connection_killed(ws, database):
+    """It is not the program's error: another connection is made."""
+    with MysqlProxy(database.server.port) as proxy:
+        v = Volume(ws, url=database.url.replace(":%d" % database.server.port, ":%d" % proxy.port))
+        m = v.mount("heartbeat=60")
+        m.allow(LOST)
+        proxy.stop_setups = 3
+        proxy.cut()
+        (m / "d").mkdir()
+        assert not proxy.stop_setups
+        m.umount()
+
+
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize("way", ["compound", "multi"])
 def test_queries_killed_at_random(ws, database, way):

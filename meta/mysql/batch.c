@@ -36,8 +36,10 @@ int mysql_batch_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, 
 		memset(row, 0, n * sizeof(*row));
 	r = mysql_is_multi(m, id) ? mysql_multi_run(m, id, row, n, &params)
 				  : mysql_compound_run(m, id, row, n, &params);
-	/* After an unexpected error it is unknown whether the transaction was rolled back. */
-	if (r < 0 && r != -EEXIST && r != -EAGAIN)
+	if (r > 0 || (!r && !n))
+		return r;
+	/* The transaction may be open still, and the next one would commit it. */
+	if ((r && r != -EEXIST && r != -EAGAIN) || mysql_run(m, "ROLLBACK"))
 		m->sql.broken = true;
 	return r;
 }

@@ -5,7 +5,8 @@
  *
  * It rolls its transaction back before an error reaches the client. The exception are statements
  * stopped from outside (KILL QUERY, max_statement_time): such errors run no handler, and
- * the connection is closed to end the transaction (conn.c).
+ * the connection is closed to end the transaction (conn.c). A KILL QUERY between another error and
+ * its handler stops the handler, and the client gets that error: batch.c rolls back as well.
  */
 #include <errno.h>
 #include <mysqld_error.h>

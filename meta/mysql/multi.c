@@ -3,7 +3,7 @@
  * Batches as multi-statement queries: all statements, from START TRANSACTION to the read after
  * COMMIT, go to the server as one text. For servers without BEGIN NOT ATOMIC: MySQL, TiDB.
  *
- * The server stops at the first error with the transaction open, and ROLLBACK is sent. A failed
+ * The server stops at the first error with the transaction open, and batch.c sends ROLLBACK. A failed
  * optimistic check raises an arithmetic error, the one error that every server raises at run time.
  * Conditions on parameters alone are decided here. Values are put into the text; bytes, such as
  * names, in hexadecimal, so that none of them can be taken as SQL.
@@ -274,11 +274,7 @@ static int send(struct mysql_conn *m, const struct query *k, int64_t *row, unsig
 		r = 0;
 	else if (code)
 		r = mysql_error_of(m, code, mysql_error(m->handle), name);
-	if (committed)
-		return -ENOTCONN;
-	if ((!r || r == -EEXIST || r == -EAGAIN) && mysql_run(m, "ROLLBACK"))
-		m->sql.broken = true;
-	return r;
+	return committed ? -ENOTCONN : r;
 }
 
 int mysql_multi_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,

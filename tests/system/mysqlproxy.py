@@ -56,14 +56,15 @@ class MysqlProxy(CountingProxy):
     batch. lose: (text, function): the next prepared statement or multi-statement query with that
     text is carried out, then the function is called, and the connection ends without the answer.
     spoil: what is read behind the COMMIT of such a query is an error. stop_setups: of so many connections
-    to come the setup is stopped, as KILL QUERY does it.
+    to come the setup is stopped, as KILL QUERY does it. no_handler: the handlers of compound statements do
+    not run, which KILL QUERY does between an error and its handler: the error arrives without a ROLLBACK.
     """
 
     def __init__(self, port, version=None, before_commit="", several=True):
         self.version, self.before_commit, self.several = version, before_commit, several
         self.commits_fail, self.commits_failed = 0, 0
         self.lose, self.spoil = None, False
-        self.stop_setups = 0
+        self.stop_setups, self.no_handler = 0, False
         self.error = (1213, b"Deadlock found when trying to get lock; try restarting transaction")
         super().__init__(port)
 
@@ -127,6 +128,8 @@ class MysqlProxy(CountingProxy):
                 text = state["texts"].get(payload[1:5], b"")
             if self.lose and self.lose[0] in text:
                 state["lost"], self.lose = self.lose[1], None
+        if payload[0] == COM_STMT_PREPARE and self.no_handler:
+            payload = payload.replace(b"BEGIN ROLLBACK; RESIGNAL; END", b"BEGIN RESIGNAL; END")
         if payload[0] == COM_STMT_PREPARE and b"NOT ATOMIC" in payload:
             return payload.replace(b"COMMIT;", self.before_commit.encode() + b"COMMIT;")
         if is_multi(payload) and self.spoil:

@@ -419,6 +419,24 @@ def test_statement_over_its_time(ws, own):
     as_made(ws, v, m)
 
 
+@mariadb
+def test_error_without_a_rollback(ws, database):
+    """A transaction that an error has left open is not joined, and committed, by the next one."""
+    with MysqlProxy(database.server.port) as proxy:
+        proxy.no_handler = True
+        v = Volume(ws, url=database.url.replace(":%d" % database.server.port, ":%d" % proxy.port))
+        m = v.mount("heartbeat=60")
+        (m / "d").mkdir()
+        inode = (m / "d").stat().st_ino
+        for i, change in enumerate((os.mkdir, lambda path: os.rename(m / "d/first", path))):
+            (m / "d/first").touch()  # from here on by what is remembered of the directory
+            database.server._admin("UPDATE %s.jfs_node SET mode=%d WHERE inode=%d" % (database.name, 0o700 + i, inode), "COMMIT")
+            change(m / ("d/changed%d" % i))
+        assert sorted(os.listdir(m / "d")) == ["changed0", "changed1"]
+        m.umount()
+    checked(ws, database.url)
+
+
 def test_setup_of_a_connection_killed(ws, database):
     """It is not the program's error: another connection is made."""
     with MysqlProxy(database.server.port) as proxy:

@@ -53,9 +53,17 @@ static int resolve(struct sql_conn *c, uint64_t txn)
 /* The server rolls back the transaction of a lost connection. */
 static int rollback(struct sql_conn *c)
 {
+	int r;
+
 	mysql_bulk_drop(mysql_conn(c));
 	mysql_conn(c)->in_txn = false;
-	return c->broken ? 0 : mysql_run(mysql_conn(c), "ROLLBACK");
+	if (c->broken)
+		return 0;
+	r = mysql_run(mysql_conn(c), "ROLLBACK");
+	/* The next transaction would commit one that is open still. */
+	if (r < 0)
+		c->broken = true;
+	return r;
 }
 
 /* ---- texts ---- */

@@ -58,6 +58,7 @@ class MysqlProxy(CountingProxy):
     spoil: what is read behind the COMMIT of such a query is an error. stop_setups: of so many connections
     to come the setup is stopped, as KILL QUERY does it. no_handler: the handlers of compound statements do
     not run, which KILL QUERY does between an error and its handler: the error arrives without a ROLLBACK.
+    stop_rollbacks: so many to come are stopped; `reused` counts what such a connection is asked afterwards.
     """
 
     def __init__(self, port, version=None, before_commit="", several=True):
@@ -65,6 +66,7 @@ class MysqlProxy(CountingProxy):
         self.commits_fail, self.commits_failed = 0, 0
         self.lose, self.spoil = None, False
         self.stop_setups, self.no_handler = 0, False
+        self.stop_rollbacks, self.reused = 0, 0
         self.error = (1213, b"Deadlock found when trying to get lock; try restarting transaction")
         super().__init__(port)
 
@@ -111,6 +113,13 @@ class MysqlProxy(CountingProxy):
                     self.commits_failed += 1
                     state["refuse"] = self.error
                     return bytes([COM_QUERY]) + b"ROLLBACK"
+        with self.lock:
+            self.reused += "left" in state
+            if payload == bytes([COM_QUERY]) + b"ROLLBACK" and self.stop_rollbacks:
+                self.stop_rollbacks -= 1
+                state["left"] = True
+                state["refuse"] = 1317, b"Query execution was interrupted"
+                return bytes([COM_PING])
         if payload.startswith(bytes([COM_QUERY]) + b"SET SESSION"):
             with self.lock:
                 if self.stop_setups:

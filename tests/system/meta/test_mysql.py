@@ -16,7 +16,7 @@ from cachefs import SLOW, Volume, wait_until
 from mysqlproxy import WAYS, MysqlProxy
 from network import SEVERAL, SilentFirst
 from slowproxy import SlowProxy
-from syscalls import data, read, write
+from syscalls import data, fails, read, write
 from test_fixtures import differences, manifest, nothing, wanted
 
 pytestmark = pytest.mark.module("mysql")
@@ -435,6 +435,23 @@ def test_error_without_a_rollback(ws, database):
         assert sorted(os.listdir(m / "d")) == ["changed0", "changed1"]
         m.umount()
     checked(ws, database.url)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rollback_that_is_killed(ws, database, way):
+    """Its connection is not used again: the next transaction would commit this one."""
+    with MysqlProxy(database.server.port, **WAYS[way]) as proxy:
+        v = Volume(ws, url=database.url.replace(":%d" % database.server.port, ":%d" % proxy.port))
+        m = v.mount("heartbeat=60")
+        m.allow(LOST + "|" + STOPPED)
+        (m / "d/e").mkdir(parents=True)
+        proxy.stop_rollbacks = 1
+        with fails("ENOTEMPTY"):
+            os.rmdir(m / "d")
+        assert not proxy.stop_rollbacks
+        (m / "d/f").mkdir()
+        m.umount()
+        assert not proxy.reused
 
 
 def test_setup_of_a_connection_killed(ws, database):

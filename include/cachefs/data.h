@@ -3,8 +3,8 @@
  * File data: byte ranges of inodes on chunks, slices and blocks (volume-format section 6).
  *
  * One struct cfs_file per inode that is open on this mount, shared by all its handles. Writes go to
- * open slices in budgeted pages, full blocks are stored while the application still writes, and a
- * slice becomes visible to others when its record is committed: at flush, fsync, after 5 s, or
+ * open slices in budgeted pages. Full blocks are stored while the application still writes. A slice
+ * becomes visible to other clients when its record is committed: at flush, fsync, after 5 s, or
  * under memory pressure. Local readers see unflushed bytes at once.
  *
  * No lock is held across a store or metadata call.
@@ -81,7 +81,7 @@ uint64_t cfs_file_length(struct cfs_file *f);
  * writes when newer.
  */
 void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr);
-/* As the above, for a file that the metadata has no longer: its last attributes, and no links. */
+/* The last attributes of a removed file, without links. */
 void cfs_file_last_attr(struct cfs_file *f, struct cfs_attr *ret);
 /*
  * Changes mode, owner or times (cfs_meta_setattr) of a file with bytes that are not committed: the

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The disk cache: a tier of the block store that keeps whole blocks as files of one or more local
- * directories, laid out so that other clients of the format can share or inherit them.
+ * directories. Other clients of the format can share these directories.
  *
  *	<dir>/<uuid>/raw/<block key>	data, then one big-endian CRC-32C per 32 KiB of it
  *	<dir>/<uuid>/.lock		the directory's id, from which its share of the keys follows

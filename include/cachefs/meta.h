@@ -465,8 +465,8 @@ int cfs_meta_open_file(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 /*
  * The heads of some files: attributes, records of the first chunk and, when `parent` is set,
  * whether that name leads to the file. One round trip. An entry's attributes are no newer than its
- * records, so a file that has the same length, mtime and ctime later has the same bytes, read
- * through these records. Compaction changes none of them, and removes objects that they name.
+ * records: while length, mtime and ctime of the file stay the same, these records show its bytes.
+ * Compaction changes none of the three, and removes objects that the records name.
  */
 #define CFS_HEADS_MAX 32
 struct cfs_head {
@@ -845,9 +845,9 @@ int cfs_meta_del_quota(struct cfs_meta *m, const struct cfs_ctx *ctx, enum cfs_q
 
 /*
  * Copies a file or tree by reference as parent/name, which must not exist, and makes it visible
- * when it is complete. who: the caller; each step gets its own deadline. step: called now and then
- * with the number of inodes copied so far; a non-zero return ends the clone (-EINTR) and removes
- * the copy.
+ * when it is complete. who: the caller; each step gets its own deadline. step: called after each
+ * inode with the number copied so far; a non-zero return ends the clone (-EINTR) and removes the
+ * copy.
  */
 struct cfs_clone {
 	cfs_ino_t src, parent;

@@ -144,8 +144,8 @@ bool cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t
  */
 bool cfs_store_prefetch_block(struct cfs_store *s, const struct cfs_block *b, uint64_t owner);
 /*
- * Whether blocks that are not in memory have lately taken so long (1 ms) that fetching them before
- * they are wanted pays for itself even where they are small.
+ * Whether blocks that are not in memory have lately taken long (1 ms or more): then even small ones
+ * are worth fetching before they are wanted.
  */
 bool cfs_store_is_far(const struct cfs_store *s);
 /* Drops the prefetches of `owner` that have not begun. */

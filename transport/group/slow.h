@@ -10,9 +10,9 @@
  * slow; deadlines are for that.
  *
  * The service time is taken over periods of CFS_SLOW_PERIOD_MS of such time. After CFS_SLOW_PERIODS
- * in a row above CFS_SLOW_MIN_US `judge` is called, which compares with others at the same time (a
- * machine that is overloaded makes all of them slow) and calls cfs_slow_begin() or not. From then
- * on the peer is not asked, and requests that wait for it fail over to the next member. A probe of
+ * in a row above CFS_SLOW_MIN_US `judge` is called. It compares the peer with others at the same
+ * time, as an overloaded machine makes all of them slow, and calls cfs_slow_begin() or not. From
+ * then on the peer is not asked, and requests that wait for it fail over to the next member. A probe of
  * CFS_SLOW_PROBE bytes finds out when it is fast again. Pauses between probes double while the peer
  * stays slow, and keep their length for one that is slow again soon.
  *

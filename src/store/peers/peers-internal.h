@@ -25,6 +25,7 @@ struct request_counter {
 		asked; /* parts of the block that this member requested since it was last counted */
 	uint32_t next; /* where its last request ended */
 	unsigned requests;
+	unsigned copied; /* how often copies were asked for */
 };
 
 /* Each use has its own limit: slow receivers must not cause own blocks to be dropped. */

@@ -11,7 +11,8 @@
 #define ROOM_TIMEOUT_MS 2000
 #define STALL_MS	5000 /* no bytes from object storage for so long: fetches hang */
 #define DISK_TIER	0    /* its number, when there is a disk cache */
-#define REPLICATE_AFTER 3    /* readers of a block */
+#define REPLICATE_AFTER 3u   /* readers of a block; twice as many each further time */
+#define COPIED_MAX	16u  /* doublings */
 #define PART_MIN	(64u << 10)
 
 static void refuse(struct cfs_peer_request *req, int err)
@@ -335,9 +336,10 @@ static void count_request(struct cfs_peers *p, const struct cfs_peer_request *re
 		return;
 	}
 	c->asked = parts;
-	if (++c->requests < REPLICATE_AFTER)
+	if (++c->requests < REPLICATE_AFTER << c->copied)
 		return;
 	c->requests = 0;
+	c->copied = CFS_MIN(c->copied + 1, COPIED_MAX);
 	cfs_group_replicate(p->group, &req->block);
 }
 

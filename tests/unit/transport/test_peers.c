@@ -559,6 +559,14 @@ static void test_popular_blocks_are_copied(void **state)
 		read_block(slice, reads[i].from, reads[i].part, reads[i].scattered);
 		WAIT_FOR(second.hints == i + 1);
 	}
+	/* One that goes on being read in small parts: 3 passes more, then 6, 12, 24, 48. */
+	slice = first_owned(slice + 1);
+	for (k = 0; k < 100; k++)
+		read_block(slice, BLOCK - 4096, 4096, false);
+	WAIT_FOR(second.hints == i + 5);
+	for (k = 0; k < 80; k++)
+		read_block(slice, BLOCK - 4096, 4096, false);
+	assert_int_equal(second.hints, i + 5);
 	cfs_group_leave(second.group);
 	cfs_group_destroy(second.group);
 	end_owner();

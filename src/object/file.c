@@ -230,7 +230,9 @@ static int check_bucket(struct cfs_object_file *o)
 	return r == -ENOENT ? -ENODEV : r;
 }
 
-static int write_tmp(const struct cfs_object_file *o, char *tmp, const struct iovec *src, int n_src)
+/* durable: with the bytes on the disk. */
+static int write_tmp(const struct cfs_object_file *o, char *tmp, const struct iovec *src, int n_src,
+		     bool durable)
 {
 	size_t len = cfs_iov_len(src, n_src);
 	ssize_t n;
@@ -247,12 +249,21 @@ static int write_tmp(const struct cfs_object_file *o, char *tmp, const struct io
 		return errno == ENOENT ? -ENODEV : -errno;
 	n = transfer(fd, true, 0, src, n_src, 0);
 	r = n < 0 ? (int)n : (size_t)n < len ? -EIO : 0;
+	if (r == 0 && durable && fdatasync(fd) < 0)
+		r = -errno;
 	/* Network file systems report a full disk or quota here. */
 	if (close(fd) < 0 && r == 0)
 		r = -errno;
 	if (r < 0)
 		unlink(tmp);
 	return r;
+}
+
+static int sync_folder(const char *path)
+{
+	cfs_auto_close int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
 }
 
 static int file_put(struct cfs_object_store *base, const char *key, const struct iovec *src,
@@ -275,12 +286,16 @@ static int file_put(struct cfs_object_store *base, const char *key, const struct
 	r = check_bucket(o);
 	if (r < 0)
 		return r;
-	r = write_tmp(o, tmp, src, n_src);
+	r = write_tmp(o, tmp, src, n_src, tier & CFS_OBJECT_NEW);
 	if (r < 0)
 		return r;
-	if (rename(tmp, path) < 0) {
+	if ((tier & CFS_OBJECT_NEW ? link(tmp, path) : rename(tmp, path)) < 0)
 		r = -errno;
+	if (r < 0 || tier & CFS_OBJECT_NEW)
 		unlink(tmp);
+	if (r == 0 && tier & CFS_OBJECT_NEW) {
+		*strrchr(path, '/') = '\0';
+		r = sync_folder(path);
 	}
 	return r;
 }

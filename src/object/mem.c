@@ -118,8 +118,8 @@ static int mem_put(struct cfs_object_store *base, const char *key, const struct 
 	place = find_place(sp, key);
 	old = *place;
 	used = sp->used + len - (old ? old->size : 0);
-	if (sp->limit && used > sp->limit) {
-		r = -ENOSPC;
+	if ((old && tier & CFS_OBJECT_NEW) || (sp->limit && used > sp->limit)) {
+		r = old && tier & CFS_OBJECT_NEW ? -EEXIST : -ENOSPC;
 		old = obj;
 	} else {
 		obj->next = old ? old->next : NULL;

@@ -151,7 +151,7 @@ static void end(struct attempt *a, bool answered)
 /* These errors are answers, not failures. */
 static bool is_answer(ssize_t r)
 {
-	return r >= 0 || r == -ENOENT || r == -CFS_OBJECT_EPART;
+	return r >= 0 || r == -ENOENT || r == -EEXIST || r == -CFS_OBJECT_EPART;
 }
 
 /*

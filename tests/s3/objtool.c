@@ -3,7 +3,7 @@
  * objtool DEADLINE-MS SILENCE-MS STORAGE BUCKET COMMAND...: one call to an object store, as a mount
  * makes it, for tests. Its result is one line of JSON; keys and bytes go to FILE.
  *
- *	create | put KEY FILE | get KEY OFF LEN FILE TIMES | head KEY | del KEY...
+ *	create | put KEY FILE | new KEY FILE | get KEY OFF LEN FILE TIMES | head KEY | del KEY...
  *	list PREFIX AFTER FILE
  */
 #include <cachefs/object.h>
@@ -43,7 +43,7 @@ static int in_pieces(char *data, size_t len, struct iovec iov[IOV])
 	return n;
 }
 
-static long put(const char *key, const char *path)
+static long put(const char *key, const char *path, unsigned tier)
 {
 	struct iovec iov[IOV];
 	char *data;
@@ -57,7 +57,7 @@ static long put(const char *key, const char *path)
 	if (!data || pread(fd, data, (size_t)len, 0) != len)
 		fail(path);
 	close(fd);
-	r = store->ops->put(store, key, iov, in_pieces(data, (size_t)len, iov), 0, deadline);
+	r = store->ops->put(store, key, iov, in_pieces(data, (size_t)len, iov), tier, deadline);
 	free(data);
 	return r;
 }
@@ -106,7 +106,9 @@ static long run(int argc, char **argv)
 	if (!strcmp(argv[0], "create"))
 		return store->ops->create ? store->ops->create(store, deadline) : 0;
 	if (!strcmp(argv[0], "put") && argc == 3)
-		return put(argv[1], argv[2]);
+		return put(argv[1], argv[2], 0);
+	if (!strcmp(argv[0], "new") && argc == 3)
+		return put(argv[1], argv[2], CFS_OBJECT_NEW);
 	if (!strcmp(argv[0], "get") && argc == 6)
 		return get(argv[1], strtoull(argv[2], NULL, 10), strtoull(argv[3], NULL, 10),
 			   argv[4], (int)strtol(argv[5], NULL, 10));

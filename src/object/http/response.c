@@ -117,6 +117,8 @@ int cfs_http_errno(unsigned status, bool *ret_retry)
 	case 405:
 	case 501:
 		return -EOPNOTSUPP;
+	case 412:
+		return -EEXIST;
 	case 416:
 		return -ERANGE;
 	case 507:

@@ -58,6 +58,8 @@ static const struct {
 	{"OperationAborted", -EBUSY, true},
 	{"IncompleteBody", -EIO, true},
 	{"InternalError", -EIO, true},
+	{"PreconditionFailed", -EEXIST, false},
+	{"ConditionalRequestConflict", -EBUSY, true}, /* another put of the key is under way */
 	{"KeyTooLongError", -ENAMETOOLONG, false},
 	{"EntityTooLarge", -EFBIG, false},
 	{"QuotaExceeded", -EDQUOT, false},

@@ -146,9 +146,12 @@ static int put(struct cfs_s3 *s, const struct cfs_s3_classes *classes, const cha
 		.src = src,
 		.n_src = n_src,
 	};
+	bool fresh = tier & CFS_OBJECT_NEW;
 	uint32_t crc;
 	int r;
 
+	tier &= ~CFS_OBJECT_NEW;
+	call.headers[CFS_S3_IF_NONE_MATCH] = fresh ? "*" : NULL;
 	/* An undefined number stands for the volume's own class. */
 	if (tier >= CFS_OBJECT_TIERS || (!classes->storage[tier] && !classes->tags[tier]))
 		tier = 0;
@@ -170,6 +173,8 @@ static int put(struct cfs_s3 *s, const struct cfs_s3_classes *classes, const cha
 		cfs_info("object store does not verify CRC32C, uploads carry MD5 and SHA-256: "
 			 "url=%s%s",
 			 s->endpoint.origin, s->endpoint.path);
+	/* The object is this one: others find it there. */
+	call.headers[CFS_S3_IF_NONE_MATCH] = NULL;
 	return put_once(s, &call, true, &resp, deadline);
 }
 

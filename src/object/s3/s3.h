@@ -81,6 +81,7 @@ struct cfs_s3_signer {
 enum cfs_s3_header {
 	CFS_S3_CONTENT_MD5,
 	CFS_S3_HOST,
+	CFS_S3_IF_NONE_MATCH,
 	CFS_S3_CHECKSUM,
 	CFS_S3_CONTENT_SHA256,
 	CFS_S3_DATE,

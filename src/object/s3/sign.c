@@ -19,6 +19,7 @@
 const char *const cfs_s3_header_names[CFS_S3_N_HEADERS] = {
 	[CFS_S3_CONTENT_MD5] = "content-md5",
 	[CFS_S3_HOST] = "host",
+	[CFS_S3_IF_NONE_MATCH] = "if-none-match",
 	[CFS_S3_CHECKSUM] = "x-amz-checksum-crc32c",
 	[CFS_S3_CONTENT_SHA256] = "x-amz-content-sha256",
 	[CFS_S3_DATE] = "x-amz-date",

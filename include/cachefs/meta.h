@@ -270,6 +270,22 @@ int cfs_meta_sync_dirs(struct cfs_meta *m, const struct cfs_ctx *ctx);
  */
 int cfs_meta_settle(struct cfs_meta *m);
 
+/*
+ * Has a copy of the metadata take part in durability. fn returns 0 when the copy has all changes
+ * acknowledged before its call: for cfs_meta_sync(), cfs_meta_sync_dirs() and cfs_meta_await_copy()
+ * when `sync` is set, for cfs_meta_settle() in any case, as the copy must not name removed
+ * objects either; then nobody waits for it, and `hurry` is not set. Call it before cfs_meta_start().
+ * fn is called on the caller's thread.
+ */
+typedef int (*cfs_meta_copy_fn)(void *arg, bool hurry, cfs_deadline_t deadline);
+void cfs_meta_copy_to(struct cfs_meta *m, cfs_meta_copy_fn fn, void *arg, bool sync);
+/* For a close: with `sync`, the copy has what was committed. */
+int cfs_meta_await_copy(struct cfs_meta *m, const struct cfs_ctx *ctx);
+/* Every change is -EROFS from now on, also of the core itself. For good. */
+void cfs_meta_refuse_changes(struct cfs_meta *m);
+/* Slice ids that are not given out: blocks that a lost part of the history has named keep theirs. */
+int cfs_meta_skip_slices(struct cfs_meta *m, const struct cfs_ctx *ctx, int64_t n);
+
 /* ---- names and attributes ---- */
 
 /* "." and ".." are answered too. A name in the trash root is an hour directory. */
@@ -950,6 +966,9 @@ int cfs_meta_advise(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_advice_fn
  */
 #define CFS_RECORD_KEY_MAX 127 /* printable bytes */
 #define CFS_RECORD_MAX	   8192
+
+/* How the metadata is replicated; with it, SQLite's log stays when the last connection closes. */
+#define CFS_REPLICATION_RECORD "replica/setting"
 
 /* fresh: -EEXIST when the key exists; its value is unchanged. */
 int cfs_meta_put_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,

@@ -43,7 +43,7 @@ int cfs_core_check_name(const char *name, size_t len)
 
 int cfs_core_check_writable(const struct cfs_meta *m)
 {
-	return m->conf.read_only ? -EROFS : 0;
+	return m->conf.read_only || atomic_load(&m->host.refuse_changes) ? -EROFS : 0;
 }
 
 int cfs_core_access(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask,
@@ -528,7 +528,37 @@ int cfs_meta_sync(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
 	if (m->eng->ops->sync && !m->conf.read_only)
 		rc = m->eng->ops->sync(m->eng, c.ctx);
-	return (int)cfs_call_end(&c, rc);
+	rc = (int)cfs_call_end(&c, rc);
+	return rc ? rc : cfs_meta_await_copy(m, ctx);
+}
+
+void cfs_meta_copy_to(struct cfs_meta *m, cfs_meta_copy_fn fn, void *arg, bool sync)
+{
+	m->copy = fn;
+	m->copy_arg = arg;
+	m->copy_in_sync = sync;
+}
+
+int cfs_meta_await_copy(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	return m->copy && m->copy_in_sync
+		       ? (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
+				       m->copy(m->copy_arg, true, c.ctx->deadline))
+		       : 0;
+}
+
+void cfs_meta_refuse_changes(struct cfs_meta *m)
+{
+	atomic_store(&m->host.refuse_changes, true);
+}
+
+int cfs_meta_skip_slices(struct cfs_meta *m, const struct cfs_ctx *ctx, int64_t n)
+{
+	int64_t old;
+
+	return (int)CFS_CALL(
+		c, m, CFS_META_OP_counter, ctx,
+		m->eng->ops->add_counter(m->eng, c.ctx, m->slice_ids.counter, n, &old));
 }
 
 int cfs_meta_sync_dirs(struct cfs_meta *m, const struct cfs_ctx *ctx)

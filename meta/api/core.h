@@ -33,6 +33,10 @@ struct cfs_meta {
 	char *mount_point;
 	bool trace; /* CFS_TRACE=meta: each call is a line of the debug log */
 
+	cfs_meta_copy_fn copy; /* NULL: there is none */
+	void *copy_arg;
+	bool copy_in_sync;
+
 	struct cfs_meta_hooks hooks;
 	_Atomic bool started; /* hooks are valid */
 

@@ -17,9 +17,14 @@ int cfs_meta_settle(struct cfs_meta *m)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	int rc = m->hooks.sync_objects ? m->hooks.sync_objects(m->hooks.arg) : 0;
-	if (rc || m->conf.read_only || !m->eng->ops->settle)
+	if (rc || m->conf.read_only)
 		return rc ? rc : cfs_meta_sync(m, &ctx);
-	return (int)CFS_CALL(c, m, CFS_META_OP_delete, &ctx, m->eng->ops->settle(m->eng, c.ctx));
+	rc = m->eng->ops->settle ? (int)CFS_CALL(c, m, CFS_META_OP_delete, &ctx,
+						 m->eng->ops->settle(m->eng, c.ctx))
+				 : cfs_meta_sync(m, &ctx);
+	return rc || !m->copy ? rc
+			      : (int)CFS_CALL(c, m, CFS_META_OP_delete, &ctx,
+					      m->copy(m->copy_arg, false, c.ctx->deadline));
 }
 
 int cfs_release_add(void *arg, uint64_t id, uint32_t size)

@@ -20,6 +20,7 @@ struct cfs_engine_host {
 	void *is_open_arg;
 	_Atomic bool opens;
 
+	_Atomic bool refuse_changes;	   /* each one is -EROFS */
 	_Atomic bool dir_stats, changelog; /* of the volume's setting */
 	_Atomic uint64_t sid;		   /* 0: no session */
 	_Atomic uint64_t txn_number;

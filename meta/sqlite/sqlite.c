@@ -204,6 +204,25 @@ static void sqlite_disconnect(struct sql_conn *c)
 	free(s);
 }
 
+/*
+ * Replication goes on in the log where it was (src/replica), also of commands without a mount: no
+ * connection moves the log into the database when it closes. The record is that of src/cmd/access.
+ */
+static void keep_log(struct sqlite_db *db, sqlite3 *handle)
+{
+	char *text = sqlite3_mprintf("SELECT 1 FROM \"%w%s\" WHERE name=CAST('%q' AS BLOB)",
+				     sql_bare_prefix(&db->sql), sql_record_table.name,
+				     CFS_REPLICATION_RECORD);
+	sqlite3_stmt *stmt = NULL;
+
+	/* A volume without such records has no such table. */
+	if (text && !sqlite3_prepare_v2(handle, text, -1, &stmt, NULL) &&
+	    sqlite3_step(stmt) == SQLITE_ROW)
+		sqlite3_db_config(handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+	sqlite3_finalize(stmt);
+	sqlite3_free(text);
+}
+
 static int sqlite_connect(struct sql_db *sql, bool writer, struct sql_conn **ret, char err[256])
 {
 	struct sqlite_db *db = (struct sqlite_db *)sql;
@@ -233,6 +252,8 @@ static int sqlite_connect(struct sql_db *sql, bool writer, struct sql_conn **ret
 		r = use_log(db, s->handle, err);
 	if (!r)
 		r = tune(s->handle, writer);
+	if (!r && !sql->read_only)
+		keep_log(db, s->handle);
 	if (r) {
 		sqlite_disconnect(&s->sql);
 		return r;

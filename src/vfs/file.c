@@ -322,6 +322,8 @@ static int commit_at_close(struct cfs_vfs *v, struct handle *h, const struct cfs
 		r = closed_add(v, ctx, h);
 	else
 		r = cfs_file_flush(vnode_file(h->vnode), ctx, atomic_load(&h->seen));
+	if (r == 0 && !v->conf.commit_later && atomic_load(&h->vnode->written))
+		r = cfs_meta_await_copy(v->conf.meta, ctx);
 
 	/* Handles that ended with the previous process. */
 	if (r == 0 && h->record && atomic_load(&h->record->lost) == CFS_HANDOFF_LOST)

@@ -113,6 +113,11 @@ int cfs_meta_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 	return 0;
 }
 
+int cfs_meta_await_copy(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	return 0;
+}
+
 int cfs_meta_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
 		    const char *name, size_t len, unsigned flags, struct cfs_removed *ret)
 {

@@ -63,7 +63,7 @@ uint64_t cfs_metric_get(const struct cfs_metric_table *t, void *part, const char
 			const char *labels);
 
 /* The parts of a mount. All are added before the first is shown. */
-#define CFS_METRIC_PARTS 12
+#define CFS_METRIC_PARTS 13
 struct cfs_metrics {
 	struct {
 		const struct cfs_metric_table *table;

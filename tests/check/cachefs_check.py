@@ -619,7 +619,7 @@ class Checker:
                 if not self.m.setting.get("EncryptKey"):
                     if self.bucket.read(key).decode() != self.m.setting["UUID"]:
                         self.bad("object", "juicefs_uuid names another volume")
-            elif key in pending or key.startswith("meta/"):
+            elif key in pending or key.startswith(("meta/", "meta-replica/")):
                 pass
             else:
                 self.leak("object %s belongs to nothing", key)

@@ -289,3 +289,43 @@ int volume_open_objects(const struct cfs_setting *s, const char *storage, const 
 
 	return r < 0 ? r : waitstore_wrap(store, bucket ? bucket : s->bucket, ret);
 }
+
+static int set(char **field, char *value)
+{
+	if (!value)
+		return -ENOMEM;
+	free(*field);
+	*field = value;
+	return 0;
+}
+
+static int set_from_env(char **field, const char *name)
+{
+	const char *v = getenv(name);
+
+	return v ? set(field, strdup(v)) : 0;
+}
+
+int volume_lost_setting(const char *name, const char *storage, const char *bucket,
+			struct cfs_setting **ret)
+{
+	struct cfs_setting *s;
+	int r = cfs_setting_new(name, &s);
+
+	if (r)
+		return r;
+	r = set(&s->storage, strdup(storage));
+	if (!r)
+		r = set(&s->bucket, volume_bucket(storage, bucket));
+	if (!r)
+		r = set_from_env(&s->access_key, "ACCESS_KEY");
+	if (!r)
+		r = set_from_env(&s->secret_key, "SECRET_KEY");
+	if (!r)
+		r = set_from_env(&s->session_token, "SESSION_TOKEN");
+	if (r)
+		cfs_setting_free(s);
+	else
+		*ret = s;
+	return r;
+}

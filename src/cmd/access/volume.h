@@ -37,6 +37,13 @@ int volume_read_credentials(const char *path, char err[256]);
 int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret_meta,
 		struct cfs_setting **ret_setting, char err[256]);
 
+/*
+ * A setting with the members that are needed to reach a volume's objects, for a lost one. Keys are
+ * those of the environment.
+ */
+int volume_lost_setting(const char *name, const char *storage, const char *bucket,
+			struct cfs_setting **ret);
+
 /* Overrides of the setting. */
 struct volume_objects {
 	const char *storage, *bucket;			/* NULL: the setting's */

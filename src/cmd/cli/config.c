@@ -10,6 +10,7 @@
 #include "base/text/json.h"
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/replication.h"
 #include "cmd/access/volume.h"
 #include "cmd/group/peers.h"
 #include "cmd/usage/quota-usage.h"
@@ -20,6 +21,8 @@ struct config_opts {
 	bool json, force, keys;
 	char *credentials, *storage, *bucket, *min_client_version, *max_client_version,
 		*rotate_group_key, *storage_class, *tag;
+	int replicate;
+	uint64_t replica_keep_ms;
 	int64_t tier;
 	uint64_t capacity;
 	int64_t inodes, trash_days, upload_limit, download_limit;
@@ -29,6 +32,9 @@ struct config_opts {
 /* A switch with a third value: unchanged. */
 static const char *const switches[] = {"", "false", "true", NULL};
 enum { AS_IT_IS, OFF, ON };
+
+/* As replication_modes, after a value for: unchanged. */
+static const char *const replicate_modes[] = {"", "off", "async", "sync", NULL};
 
 #define OPTIONS struct config_opts
 static const struct cfs_opt config_table[] = {
@@ -68,6 +74,11 @@ static const struct cfs_opt config_table[] = {
 		   "clients newer than this may not connect; empty: no limit"),
 	OPT_STRING("rotate-group-key", rotate_group_key, "GROUP",
 		   "give a cache group a new key; members change to it within seconds", .min = 1),
+	OPT_CHOICE("replicate", replicate, replicate_modes, "off|async|sync",
+		   "replicate the metadata (SQLite) into the bucket, from the next mount on: that "
+		   "mount goes on with the replica, whichever database has made it"),
+	OPT_DURATION("replica-keep", replica_keep_ms, "TIME",
+		     "with --replicate: how far back the replica reaches", .def = "1d"),
 	OPT_FLAG("force", force, "change even what looks like a mistake"),
 	OPT_FLAG("json", json, "print the setting as JSON"),
 	OPT_CREDENTIALS(credentials, "META_PASSWORD, ACCESS_KEY"),
@@ -350,12 +361,29 @@ static int print_setting(const struct cfs_setting *s, bool json)
 	return CMD_OK;
 }
 
+static int set_replication(struct admin *a, const struct config_opts *o, char err[256])
+{
+	struct cfs_object_store *objects = NULL;
+	struct cfs_setting *s = NULL;
+	int r = cfs_meta_setting(a->meta, &s);
+
+	if (r == 0)
+		r = volume_open_objects(s, NULL, NULL, &objects, err);
+	if (r == 0)
+		r = replication_set(a->meta, objects, s->name,
+				    (enum replication_mode)(o->replicate - 1),
+				    o->replica_keep_ms / 1000, err);
+	cfs_object_close(objects);
+	cfs_setting_free(s);
+	return r;
+}
+
 static bool any_change(const struct config_opts *o)
 {
 	return o->capacity != NOT_GIVEN || o->inodes >= 0 || o->trash_days >= 0 || o->storage ||
 	       o->bucket || o->keys || o->upload_limit >= 0 || o->download_limit >= 0 ||
 	       o->dir_stats || o->enable_acl || o->min_client_version || o->max_client_version ||
-	       o->rotate_group_key || o->storage_class || o->tag;
+	       o->rotate_group_key || o->storage_class || o->tag || o->replicate;
 }
 
 /* JuiceFS ignores other tags, and S3 fails each upload whose tag has characters outside its set. */
@@ -395,7 +423,8 @@ static int config_run(void *options, const char **args)
 	r = CMD_SYSTEM;
 	if (cfs_setting_copy(a.setting, &c.s) < 0 || apply(&c, o) < 0 ||
 	    (c.any && change(&a, &c, o, err) < 0) ||
-	    (o->rotate_group_key && peers_rotate_key(a.meta, o->rotate_group_key, err) < 0)) {
+	    (o->rotate_group_key && peers_rotate_key(a.meta, o->rotate_group_key, err) < 0) ||
+	    (o->replicate && set_replication(&a, o, err) < 0)) {
 		cmd_error("%s", err);
 		goto out;
 	}

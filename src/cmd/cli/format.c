@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text/url.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/replication.h"
 #include "cmd/access/slowstep.h"
 #include "cmd/access/volume.h"
 #include "cmd/access/waits.h"
@@ -25,7 +26,7 @@ struct format_opts {
 	char *storage, *bucket, *credentials, *storage_class, *encrypt_rsa_key, *pem;
 	uint64_t block_size, capacity;
 	int64_t inodes, trash_days, shards, upload_limit, download_limit;
-	int compression, encrypt_algo;
+	int compression, encrypt_algo, replicate;
 	bool hash_prefix, enable_acl, dir_stats, force, no_check;
 };
 
@@ -66,6 +67,9 @@ static const struct cfs_opt format_table[] = {
 	OPT_FLAG("hash-prefix", hash_prefix, "begin object keys with a hash"),
 	OPT_FLAG("enable-acl", enable_acl, "POSIX ACLs; cannot be switched off again"),
 	OPT_FLAG("dir-stats", dir_stats, "keep usage per directory", .def = "true"),
+	OPT_CHOICE("replicate", replicate, replication_modes, "off|async|sync",
+		   "replicate the metadata (SQLite) of a fresh volume into its bucket",
+		   .def = "off"),
 	OPT_FLAG("force", force, "overwrite the setting of an existing volume"),
 	OPT_FLAG("no-check", no_check,
 		 "do not test the object store, nor whether it has a volume of that name"),
@@ -335,17 +339,25 @@ static int change_volume(struct format *f, struct cfs_meta *meta, const struct c
 static int make_volume(struct format *f, struct cfs_meta *meta, bool check, char err[256])
 {
 	struct cfs_object_store *store = NULL;
+	struct cfs_setting *loaded;
 	int r = build_setting(f->name, &f->o, NULL, &f->s);
 
-	if (r == 0 && (check || f->o.pem)) {
+	if (r == 0 && f->o.replicate)
+		r = replication_check_engine(meta, err);
+	if (r == 0 && (check || f->o.pem || f->o.replicate)) {
 		r = volume_open_objects(f->s, NULL, NULL, &store, err);
 		if (r == 0 && check)
 			r = probe_store(store, f->s, err);
 	}
 	if (r == 0)
 		r = cfs_meta_format(meta, f->s, f->o.force, err);
+	if (r == 0 && f->o.replicate && cfs_meta_load(meta, &loaded, err) == 0)
+		cfs_setting_free(loaded);
 	if (r == 0 && check)
 		r = store_id(store, meta, f->s, err);
+	if (r == 0 && f->o.replicate)
+		r = replication_set(meta, store, f->s->name, (enum replication_mode)f->o.replicate,
+				    REPLICATION_KEEP_S, err);
 	cfs_object_close(store);
 	return r;
 }

@@ -15,6 +15,7 @@
 #include "cmd/access/backup.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/progress.h"
+#include "cmd/access/replication.h"
 #include "cmd/access/volume.h"
 #include "cmd/group/peers.h"
 
@@ -86,6 +87,19 @@ static json_t *backup_of(const struct cfs_setting *setting)
 			 (json_int_t)(age_s > 0 ? age_s : 0), "bytes", (json_int_t)b.size);
 }
 
+static json_t *replication_of(struct cfs_meta *meta)
+{
+	struct replication how;
+	int r = replication_read(meta, &how);
+
+	if (r < 0)
+		return json_pack("{s:s}", "error", strerror(-r));
+	if (how.mode == REPLICATION_OFF)
+		return json_null();
+	return json_pack("{s:s, s:I, s:b}", "mode", replication_modes[how.mode], "keep_s",
+			 (json_int_t)how.keep_s, "conditional", how.conditional);
+}
+
 static json_t *collect(struct cfs_meta *meta, const struct cfs_setting *setting)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(30000);
@@ -102,12 +116,12 @@ static json_t *collect(struct cfs_meta *meta, const struct cfs_setting *setting)
 		return NULL;
 	}
 	s = cfs_json_load(shown, strlen(shown), NULL);
-	return json_pack("{s:o, s:s, s:{s:I, s:I, s:I, s:I}, s:o, s:o, s:o}", "setting", s,
+	return json_pack("{s:o, s:s, s:{s:I, s:I, s:I, s:I}, s:o, s:o, s:o, s:o}", "setting", s,
 			 "engine", cfs_meta_engine_name(meta), "usage", "used_bytes",
 			 (json_int_t)st.used_bytes, "available_bytes", (json_int_t)st.avail_bytes,
 			 "used_inodes", (json_int_t)st.used_inodes, "available_inodes",
 			 (json_int_t)st.avail_inodes, "sessions", sessions, "groups", groups,
-			 "backup", backup_of(setting));
+			 "backup", backup_of(setting), "replication", replication_of(meta));
 }
 
 static const char *text(json_t *j, const char *key)
@@ -165,6 +179,16 @@ static void print_backup(json_t *backup)
 		cmd_line("backup:      %s ago: %s", age(backup, ago), text(backup, "name"));
 }
 
+static void print_replication(json_t *how)
+{
+	const char *error = text(how, "error");
+
+	if (*error)
+		cmd_line("replication: unknown: %s", error);
+	else
+		cmd_line("replication: %s", json_is_null(how) ? "off" : text(how, "mode"));
+}
+
 static void print_limits(json_t *setting)
 {
 	uint64_t bytes, inodes;
@@ -206,6 +230,7 @@ static void print_status(json_t *j, const char *url)
 		 json_integer_value(json_object_get(u, "used_inodes")));
 	print_limits(s);
 	print_backup(json_object_get(j, "backup"));
+	print_replication(json_object_get(j, "replication"));
 	printf("sessions:    %zu\n", json_array_size(json_object_get(j, "sessions")));
 	json_array_foreach (json_object_get(j, "sessions"), i, session)
 		print_session(session);

@@ -7,11 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "cmd/access/admin.h"
 #include "cmd/access/backup.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/replication.h"
 #include "cmd/access/slowstep.h"
 #include "cmd/access/volume.h"
 #include "cmd/access/waits.h"
@@ -19,8 +22,8 @@
 
 struct load_opts {
 	struct admin_opts common;
-	bool restart, from_bucket;
-	char *key, *volume;
+	bool restart, from_bucket, from_replica;
+	char *key, *volume, *until;
 	int cipher;
 	int64_t shards;
 };
@@ -36,59 +39,44 @@ static const struct cfs_opt load_table[] = {
 	OPT_FLAG("from-bucket", from_bucket,
 		 "load a backup, NAME or `latest`, from the bucket that --storage and --bucket "
 		 "name; without it, list them"),
-	OPT_STRING("volume", volume, "NAME", "with --from-bucket: the volume's name", .min = 1),
+	OPT_FLAG("from-replica", from_replica,
+		 "restore the replica of the metadata (format --replicate) from the bucket that "
+		 "--storage and --bucket name, into a new SQLite file"),
+	OPT_STRING("until", until, "TIME",
+		   "with --from-replica: as it was at this time, as in 2026-01-31T12:00:00Z",
+		   .min = 1),
+	OPT_STRING("volume", volume, "NAME",
+		   "with --from-bucket or --from-replica: the volume's name", .min = 1),
 	OPT_CHOICE("encrypt-algo", cipher, ciphers, "CIPHER",
-		   "with --from-bucket and --encrypt-key: the volume's cipher",
-		   .def = "aes256gcm-rsa"),
-	OPT_INT("shards", shards, "N", "with --from-bucket: the volume's number of buckets",
-		.def = "0", .min = 0, .max = 256),
+		   "with these and --encrypt-key: the volume's cipher", .def = "aes256gcm-rsa"),
+	OPT_INT("shards", shards, "N", "with these: the volume's number of buckets", .def = "0",
+		.min = 0, .max = 256),
 	ADMIN_OBJECT_OPTIONS(common),
 	{0},
 };
 
 /* ---- from the bucket ---- */
 
-static int set(char **field, char *value)
-{
-	if (!value)
-		return -ENOMEM;
-	free(*field);
-	*field = value;
-	return 0;
-}
-
-static int set_from_env(char **field, const char *name)
-{
-	const char *v = getenv(name);
-
-	return v ? set(field, strdup(v)) : 0;
-}
-
 /* The members of a lost setting that are needed to reach the bucket. */
 static int make_setting(struct load *l, const struct load_opts *o, struct cfs_setting **ret)
 {
 	struct cfs_setting *s;
-	int r = cfs_setting_new(o->volume, &s);
+	char *algo = strdup(ciphers[o->cipher]);
+	int r = algo ? volume_lost_setting(o->volume, o->common.storage, o->common.bucket, &s)
+		     : -ENOMEM;
 
-	if (r)
+	if (r) {
+		free(algo);
 		return r;
-	r = set(&s->storage, strdup(o->common.storage));
-	if (!r)
-		r = set(&s->bucket, volume_bucket(o->common.storage, o->common.bucket));
-	if (!r)
-		r = set_from_env(&s->access_key, "ACCESS_KEY");
-	if (!r)
-		r = set_from_env(&s->secret_key, "SECRET_KEY");
-	if (!r)
-		r = set_from_env(&s->session_token, "SESSION_TOKEN");
-	if (!r)
-		r = set(&s->encrypt_algo, strdup(ciphers[o->cipher]));
-	if (!r && l->key_path) {
+	}
+	free(s->encrypt_algo);
+	s->encrypt_algo = algo;
+	s->shards = (int)o->shards;
+	if (l->key_path) {
 		free(s->encrypt_key);
 		s->encrypt_key = NULL;
 		r = load_read_key(l, &s->encrypt_key);
 	}
-	s->shards = (int)o->shards;
 	if (r)
 		cfs_setting_free(s);
 	else
@@ -236,10 +224,18 @@ static void say_done(const struct load *l, const struct load_opts *o)
 
 static bool is_usable(const struct load_opts *o, const char *file)
 {
-	if (o->from_bucket && o->common.storage && o->common.bucket && o->volume)
+	bool from = o->from_bucket || o->from_replica;
+
+	if (o->until && !o->from_replica)
+		cmd_error("--until is for --from-replica");
+	else if (o->from_bucket && o->from_replica)
+		cmd_error("--from-bucket and --from-replica are two sources");
+	else if (o->from_replica && file)
+		cmd_error("--from-replica takes no FILE");
+	else if (from && o->common.storage && o->common.bucket && o->volume)
 		return true;
-	if (o->from_bucket)
-		cmd_error("--from-bucket needs --storage, --bucket and --volume");
+	else if (from)
+		cmd_error("--from-bucket and --from-replica need --storage, --bucket and --volume");
 	else if (o->common.storage || o->common.bucket || o->volume || o->shards)
 		cmd_error("--storage, --bucket, --volume and --shards are for --from-bucket");
 	else if (!file)
@@ -247,6 +243,72 @@ static bool is_usable(const struct load_opts *o, const char *file)
 	else
 		return true;
 	return false;
+}
+
+/* ---- from the replica ---- */
+
+static int parse_until(const char *text, int64_t *ret_ms)
+{
+	struct tm tm = {0};
+	const char *end;
+
+	*ret_ms = INT64_MAX;
+	if (!text)
+		return 0;
+	end = strptime(text, "%Y-%m-%dT%H:%M:%SZ", &tm);
+	if (!end || *end) {
+		cmd_error("--until: not a time as 2026-01-31T12:00:00Z: %s", text);
+		return -EINVAL;
+	}
+	*ret_ms = (int64_t)timegm(&tm) * 1000;
+	return 0;
+}
+
+static void say_restored(const struct cfs_replica_state *state, const char *path, bool json)
+{
+	time_t s = (time_t)(state->time_ms / 1000);
+	char when[32] = "";
+	struct tm tm;
+
+	if (gmtime_r(&s, &tm))
+		strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", &tm);
+	if (json)
+		admin_print_json(json_pack("{s:I, s:I, s:I, s:s}", "entry",
+					   (json_int_t)state->place.number, "entries_read",
+					   (json_int_t)state->entries, "pages",
+					   (json_int_t)state->pages, "time", when));
+	else
+		cmd_line("%s restored, as of %s (entry %" PRIu64 " of the replica)", path, when,
+			 state->place.number);
+}
+
+static int from_replica(const struct load_opts *o, const char *url)
+{
+	struct load l = {.key_path = o->key};
+	cfs_auto_free char *path = replication_path(url);
+	struct cfs_replica_state state;
+	struct cfs_setting *s = NULL;
+	struct waits *waits;
+	int64_t until_ms;
+	int r;
+
+	if (!path) {
+		cmd_error("a replica is restored into SQLite: sqlite3:///PATH");
+		return CMD_USAGE;
+	}
+	if (parse_until(o->until, &until_ms) < 0)
+		return CMD_USAGE;
+	waits = waits_begin();
+	r = make_setting(&l, o, &s);
+	if (!r)
+		r = replication_restore(s, path, until_ms, &state, l.err);
+	cfs_setting_free(s);
+	waits_end(waits);
+	if (r)
+		cmd_error("%s", l.err[0] ? l.err : strerror(-r));
+	else
+		say_restored(&state, path, o->common.json);
+	return r ? CMD_SYSTEM : CMD_OK;
 }
 
 static int load_run(void *options, const char **args)
@@ -260,6 +322,8 @@ static int load_run(void *options, const char **args)
 		return r;
 	if (!is_usable(o, args[1]))
 		return CMD_USAGE;
+	if (o->from_replica)
+		return from_replica(o, args[0]);
 	waits = waits_begin();
 	r = open_all(&l, o, args[0], args[1]);
 	if (!r && args[1])
@@ -280,7 +344,8 @@ static int load_run(void *options, const char **args)
 const struct cmd cmd_load = {
 	.name = "load",
 	.synopsis = "[--restart] [--encrypt-key=FILE] META-URL FILE, or --from-bucket "
-		    "--storage=TYPE --bucket=PLACE --volume=NAME META-URL [NAME|latest]",
+		    "--storage=TYPE --bucket=PLACE --volume=NAME META-URL [NAME|latest], or "
+		    "--from-replica --storage=TYPE --bucket=PLACE --volume=NAME META-URL",
 	.summary = "Makes a volume of a dump, in an empty database",
 	.options = load_table,
 	.options_size = sizeof(struct load_opts),

@@ -17,6 +17,7 @@
 #include "cmd/access/volume.h"
 #include "cmd/group/peers.h"
 #include "cmd/mountd/options/mountconfig.h"
+#include "cmd/mountd/replicate.h"
 #include "cmd/mountd/serve-internal.h"
 #include "cmd/mountd/shutdown.h"
 
@@ -111,6 +112,9 @@ int layers_open_backends(struct serve *s, const char *url, const char *dir, char
 
 	s->worker->objects.n = 0;
 	s->worker->objects.fresh = false;
+	r = replicate_restore(s, url, err);
+	if (r < 0)
+		return r;
 	r = volume_open(url, &conf, &s->meta, &s->setting, err);
 	if (r == 0)
 		r = volume_open_objects_with(s->setting, &objects, &s->objects, err);
@@ -289,7 +293,8 @@ static void adopt_setting(void *arg, const struct cfs_setting *setting)
 	struct serve *s = arg;
 	struct volume_objects objects = objects_of(s);
 
-	if (volume_adopt(setting, &objects, s->objects) < 0)
+	if (volume_adopt(setting, &objects, s->objects) < 0 ||
+	    (s->replica_objects && volume_adopt(setting, &objects, s->replica_objects) < 0))
 		cfs_warn("out of memory, storage classes or access keys stay as before the "
 			 "change: volume=%s",
 			 setting->name);
@@ -375,6 +380,7 @@ static void add_metrics(struct serve *s)
 	cfs_metrics_add(&s->numbers, &cfs_stage_metrics, s->store);
 	cfs_metrics_add(&s->numbers, &cfs_peers_metrics, s->peers);
 	cfs_metrics_add(&s->numbers, &cfs_backup_metrics, s->backups);
+	cfs_metrics_add(&s->numbers, &cfs_replica_metrics, s->replica);
 }
 
 /* Blocks in the memory of this process would end with it: there is no place for backups. */
@@ -466,6 +472,7 @@ int layers_open(struct serve *s, char err[256])
 		.reloaded = adopt_setting,
 		.reloaded_arg = s,
 	};
+	const struct volume_objects replica = objects_of(s);
 	int r;
 
 	r = set_squash(o, &vfs, err);
@@ -498,6 +505,8 @@ int layers_open(struct serve *s, char err[256])
 	}
 	if (r == 0)
 		r = create_backups(s);
+	if (r == 0)
+		r = replicate_start(s, &replica, err);
 	add_metrics(s);
 	s->control = (struct control_server){
 		.meta = s->meta,
@@ -555,6 +564,7 @@ int layers_close(struct serve *s, bool session)
 		peers_destroy(s->peers);
 	}
 	cfs_disk_destroy(s->disk);
+	replicate_stop(s);
 	layers_close_backends(s);
 	if (s->pool)
 		cfs_pool_destroy(s->pool);

@@ -195,6 +195,17 @@ static json_t *backup(const struct mount_parts *m)
 			 value_of(m, "meta_backup_skipped") != 0);
 }
 
+static json_t *replica(const struct mount_parts *m)
+{
+	if (!value_of(m, "replica_running"))
+		return json_null();
+	return json_pack("{s:I, s:b, s:I, s:I}", "lag_ms",
+			 value_of(m, "replica_lag_seconds") / 1000000, "fenced",
+			 value_of(m, "replica_fenced") != 0, "backlog_bytes",
+			 value_of(m, "replica_backlog_bytes"), "base_age_s",
+			 value_of(m, "replica_base_age_seconds"));
+}
+
 static json_t *group(const struct mount_parts *m)
 {
 	if (!m->peers)
@@ -231,7 +242,7 @@ int mount_status_json(const struct mount_parts *m, char **ret, size_t *ret_len)
 	json_t *j;
 
 	j = json_pack("{s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, "
-		      "s:{s:I, s:I}, s:o, s:o, s:o}",
+		      "s:{s:I, s:I}, s:o, s:o, s:o, s:o}",
 		      "time_s", seconds(cfs_now_ns() - m->started_ns), "volume", volume(m), "mount",
 		      mount(m), "process", process(), "memory", memory(m->pool), "requests",
 		      requests(m), "metadata", metadata(m->meta), "tiers", tiers(m), "ahead",
@@ -239,7 +250,7 @@ int mount_status_json(const struct mount_parts *m, char **ret, size_t *ret_len)
 		      "fallbacks", value_of(m, "peer_fallbacks_total"), "cache_directories",
 		      "total", value_of(m, "disk_cache_directories"), "failed",
 		      value_of(m, "disk_cache_directories_failed"), "group", group(m), "slow",
-		      slow(m->vfs), "backup", backup(m));
+		      slow(m->vfs), "backup", backup(m), "replica", replica(m));
 	text = j ? json_dumps(j, JSON_COMPACT) : NULL;
 	json_decref(j);
 	if (!text)

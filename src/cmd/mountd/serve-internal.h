@@ -7,6 +7,7 @@
 #define CFS_CMD_SERVE_INTERNAL_H
 
 #include <cachefs/fuse.h>
+#include <cachefs/replica.h>
 #include <cachefs/vfs.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -30,6 +31,8 @@ struct serve {
 	struct cfs_data *data;
 	struct cfs_vfs *vfs;
 	struct backups *backups;
+	struct cfs_replica *replica;
+	struct cfs_object_store *replica_objects;
 	struct cfs_metrics numbers; /* of the layers */
 	struct metrics *metrics;
 	struct health *health;

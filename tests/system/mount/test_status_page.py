@@ -143,7 +143,8 @@ def test_slow_requests(volume):
     assert before["requests"]["seconds"] < sum(s["ms"] for s in before["slow"]) / 1000 + waits_s / 2
 
 
-def test_the_page_describes_every_field(volume):
+def test_the_page_describes_every_field(ws):
+    volume = ws.volume(replicate="async")
     text = (REPO / "docs/man/cachefs-metrics.7.scd").read_text().replace("\\_", "_")
     section = text.split("\n# STATUS\n")[1].split("\n# ")[0]
     documented = re.findall(r"^\*([a-z][a-z_.]*)\*$", section, re.M)

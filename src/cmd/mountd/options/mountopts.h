@@ -61,6 +61,7 @@ struct mount_opts {
 	uint64_t backup_meta_ms;
 	int64_t backup_skip_inodes;
 	bool backup_skip_trash;
+	char *restore;
 	/* data */
 	uint64_t io_timeout_ms, get_timeout_ms, put_timeout_ms;
 	uint64_t stop_timeout_ms, watchdog_ms;

@@ -199,6 +199,10 @@ const struct cfs_opt mount_table[] = {
 	OPT_INT("backup-skip-inodes", backup_skip_inodes, "N",
 		"with more inodes, no backups at intervals of up to an hour; 0: no limit",
 		.def = "1000000", .min = 0, .max = INT64_MAX),
+	OPT_STRING("restore", restore, "NAME",
+		   "when the SQLite file does not exist, make it of the replica of volume NAME, "
+		   "which is where storage and bucket say",
+		   .min = 1),
 	OPT_FLAG("backup-skip-trash", backup_skip_trash, "leave the trash out of backups"),
 	OPT_DURATION("io-timeout", io_timeout_ms, "TIME",
 		     "longest a request of a program may take before EIO", .def = "60", .min = 100,

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/mountd/replicate.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "cmd/access/replication.h"
+#include "cmd/access/volume.h"
+
+/* For which the end of a mount waits for the bucket: the next mount stores what is left. */
+#define STOP_MS 30000
+
+static int await_replica(void *arg, bool hurry, cfs_deadline_t deadline)
+{
+	int r = cfs_replica_wait(arg, hurry, deadline);
+
+	/* It is not the engine that does not answer: the replica's thread logs the cause. */
+	return r == -ETIMEDOUT ? -EIO : r;
+}
+
+static void fenced(void *arg, const char *why)
+{
+	struct serve *s = arg;
+
+	cfs_meta_refuse_changes(s->meta);
+	cfs_err("the replica of the metadata belongs to another database now, this mount is "
+		"read-only from here on: volume=%s mount=%s cause=\"%s\"",
+		s->setting->name, s->dir, why);
+}
+
+/* A copy of the database must not take the replica over again. */
+static void taken(void *arg)
+{
+	struct serve *s = arg;
+	struct replication how;
+	int r = replication_read(s->meta, &how);
+
+	if (!r && how.take_over) {
+		how.take_over = false;
+		r = replication_write(s->meta, &how);
+	}
+	if (r)
+		cfs_warn("the record of replication could not be written: volume=%s error=%s",
+			 s->setting->name, cfs_errname(r));
+}
+
+int replicate_restore(struct serve *s, const char *url, char err[256])
+{
+	const struct mount_opts *o = s->o;
+	cfs_auto_free char *path = o->restore ? replication_path(url) : NULL;
+	struct cfs_replica_state state;
+	struct cfs_setting *setting;
+	int r;
+
+	if (!o->restore || (path && access(path, F_OK) == 0))
+		return 0;
+	if (!path || !o->storage || !o->bucket) {
+		snprintf(err, 256, "restore needs a META-URL of SQLite, storage and bucket");
+		return -EINVAL;
+	}
+	cfs_info("the database does not exist, it is made of its replica: volume=%s url=%s",
+		 o->restore, path);
+	r = volume_lost_setting(o->restore, o->storage, o->bucket, &setting);
+	if (r)
+		return r;
+	r = replication_restore(setting, path, INT64_MAX, &state, err);
+	cfs_setting_free(setting);
+	/* Another process has made it meanwhile. */
+	if (r == -EEXIST)
+		r = 0;
+	if (!r)
+		cfs_info("the database is restored: volume=%s url=%s entry=%" PRIu64, o->restore,
+			 path, state.place.number);
+	return r;
+}
+
+int replicate_start(struct serve *s, const struct volume_objects *objects, char err[256])
+{
+	struct volume_objects own = *objects;
+	struct replication how;
+	struct cfs_replica_conf conf = {
+		.volume = s->setting->name,
+		.path = NULL,
+		.fenced = fenced,
+		.taken = taken,
+		.arg = s,
+		.in_background = worker_resumes(s->worker),
+	};
+	char *path;
+	int r = s->o->ro ? 0 : replication_read(s->meta, &how);
+
+	if (s->o->ro || (!r && how.mode == REPLICATION_OFF))
+		return 0;
+	if (r) {
+		snprintf(err, 256, "how the metadata is replicated cannot be read: %s",
+			 strerror(-r));
+		return r;
+	}
+	path = replication_path(s->url);
+	if (!path)
+		return -ENOMEM;
+	/* A store of its own: failures of one are not reported to the other. */
+	own.max_connections = 4;
+	own.small_buffers = true;
+	own.descs = NULL;
+	r = volume_open_objects_with(s->setting, &own, &s->replica_objects, err);
+	if (!r) {
+		conf.objects = s->replica_objects;
+		conf.path = path;
+		conf.keep_s = how.keep_s;
+		conf.conditional = how.conditional;
+		conf.take_over = how.take_over;
+		conf.from = how.from;
+		r = cfs_replica_start(&conf, &s->replica, err);
+	}
+	free(path);
+	if (!r)
+		cfs_meta_copy_to(s->meta, await_replica, s->replica, how.mode == REPLICATION_SYNC);
+	return r;
+}
+
+void replicate_stop(struct serve *s)
+{
+	cfs_replica_stop(s->replica,
+			 cfs_deadline_in(CFS_MIN((uint64_t)STOP_MS, s->o->stop_timeout_ms / 2)));
+	cfs_object_close(s->replica_objects);
+	s->replica = NULL;
+	s->replica_objects = NULL;
+}

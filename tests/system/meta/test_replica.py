@@ -1,0 +1,635 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replication of the metadata into the bucket. A failure here is a volume that is lost with its machine, or
+one that comes back with less than was promised, or with two histories mixed."""
+
+import os
+import pathlib
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+
+import pytest
+
+from admin import ask, contents, make_tree, refused
+from cachefs import children, wait_until
+from proxy import Broken, xml_error
+from s3volume import S3Volume
+from syscalls import read, write
+from test_s3 import make_bucket, objtool
+
+# 120 deaths with sync and 80 with async, instead of 3 and 2.
+DEATHS = 40 if os.environ.get("CACHEFS_LONG") else int(os.environ.get("CACHEFS_TEST_DEATHS", 1))
+
+
+def folder(vol):
+    return vol.bucket / vol.name / "meta-replica"
+
+
+def entries(vol):
+    return sorted(n for n in os.listdir(folder(vol)) if n.startswith("log-"))
+
+
+def pieces(vol):
+    return sorted(n for n in os.listdir(folder(vol)) if n.startswith("base-"))
+
+
+def place(vol):
+    s3 = isinstance(vol, S3Volume)
+    return ["--storage", "s3" if s3 else "file", "--bucket", vol.where if s3 else vol.bucket, "--volume", vol.name]
+
+
+def env_of(vol):
+    return vol.s3.keys if isinstance(vol, S3Volume) else {}
+
+
+def restore(ws, vol, name, *options):
+    """Restores into a file of that name; returns a volume there, which has the bucket of the first one."""
+    url = "sqlite3://%s" % ws.path(name)
+    ws.run("cachefs", "load", "--from-replica", *place(vol), *options, url, env=env_of(vol), check=True)
+    return elsewhere(ws, vol, url)
+
+
+def elsewhere(ws, vol, url):
+    again = S3Volume(ws, vol.s3, url=vol.where, format=False) if isinstance(vol, S3Volume) else ws.volume(format=False)
+    again.attach(ws, vol.name, url, vol.bucket)
+    again.check_options = {"unmounted": False, "leaks": "ignore"}
+    return again
+
+
+def covered(mnt):
+    """Waits until what is committed now is in the bucket."""
+    began = time.monotonic()
+    wait_until(lambda: time.monotonic() - mnt.stat("replica_lag_seconds") > began, 20, "replication")
+
+
+def lose_machine(vol, mnt):
+    """Kills the mount's processes and removes what the machine had."""
+    mnt.kill9()
+    for path in vol.db.parent.glob(vol.db.name + "*"):
+        path.unlink()
+    vol.check_options = None
+
+
+def clean(vol):
+    """A lost part of the history may have left blocks that nothing names."""
+    found = vol.verify(leaks="ignore")
+    assert not found, found
+
+
+# -- the bucket is enough
+
+
+@pytest.mark.parametrize("mode,storage", [("async", "file"), ("sync", "s3"), ("async", "zstd")])
+def test_the_bucket_alone_brings_a_volume_back(ws, request, mode, storage):
+    if storage == "s3":
+        vol = S3Volume(ws, request.getfixturevalue("s3"), replicate=mode)
+    else:
+        vol = ws.volume(replicate=mode, compress="zstd" if storage == "zstd" else None)
+    mnt = vol.mount()
+    files = make_tree(mnt)
+    covered(mnt)
+    lose_machine(vol, mnt)
+    again = elsewhere(ws, vol, "sqlite3://%s" % ws.path("again.db"))
+    options = dict(zip(("storage", "bucket", "restore"), map(str, place(vol)[1::2])))
+    mnt = again.mount(",".join("%s=%s" % o for o in options.items()), env=env_of(vol))
+    assert contents(mnt) == {**files, "a/hard": b"3"}
+    assert os.readlink(mnt / "link") == "three"
+    # It goes on from there.
+    write(mnt / "later", b"later")
+    covered(mnt)
+    mnt.umount()
+    third = restore(ws, vol, "third.db")
+    mnt = third.mount("ro", env=env_of(vol))
+    assert contents(mnt) == {**files, "a/hard": b"3", "later": b"later"}
+
+
+def test_an_encrypted_volume_has_an_encrypted_replica(ws):
+    key = ws.path("key.pem")
+    ws.run("openssl", "genrsa", "-traditional", "-aes256", "-passout", "pass:secret", "-out", key, "2048", check=True)
+    secret = {"JFS_RSA_PASSPHRASE": "secret"}
+    url = "sqlite3://%s" % ws.path("vol.db")
+    vol = ws.volume(format=False)
+    vol.check_options = None
+    ws.run("cachefs", *vol.format_args(encrypt_rsa_key=key, replicate="async"), env=secret, check=True)
+    mnt = vol.mount(env=secret)
+    write(mnt / "very-secret-name", b"data")
+    covered(mnt)
+    mnt.umount()
+    for name in os.listdir(folder(vol)):
+        assert b"CFSREPL" not in (folder(vol) / name).read_bytes()
+    args = ["load", "--from-replica", *place(vol), "sqlite3://%s" % ws.path("again.db")]
+    refused(ws, *args, env=secret, says="log-")
+    ws.run("cachefs", *args, "--encrypt-key", key, env=secret, check=True)
+    again = elsewhere(ws, vol, args[-1])
+    again.check_options = None
+    assert again.sql("SELECT count(*) FROM jfs_edge WHERE name=CAST('very-secret-name' AS BLOB)") == [(1,)]
+    assert url == vol.url
+
+
+# -- deaths
+
+WRITER = """
+import os, sys
+top, tell = sys.argv[1], os.fdopen(1, "wb", buffering=0)
+n = 0
+while True:
+    name = "%s/f%06d" % (top, n)
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT, 0o644)
+    os.write(fd, b"%d" % n * 100)
+    if sys.argv[2] == "fsync":
+        os.fsync(fd)
+    os.close(fd)
+    if n % 3 == 2:
+        os.rename(name, name + "-moved")
+        os.unlink("%s/f%06d" % (top, n - 1))
+    tell.write(b"%d\\n" % n)
+    n += 1
+"""
+
+
+def write_until_death(ws, mnt, mode, seconds):
+    """Returns the numbers of files that were confirmed, each with the time when that was read."""
+    writer = ws.python(WRITER, str(mnt), mode, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    done, seen = [], []
+
+    def listen():
+        for line in writer.stdout:
+            done.append((int(line), time.monotonic()))
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    wait_until(lambda: len(done) > 3, 30, "the first files")
+    until, covers = time.monotonic() + seconds, False
+    while time.monotonic() < until or not covers:
+        assert time.monotonic() < until + 60, "nothing is replicated: %s" % seen[-1:]
+        now = time.monotonic()
+        seen.append((now, mnt.stat("replica_lag_seconds")))
+        covers = done[0][1] < now - seen[-1][1]
+    mnt.kill_all()
+    writer.kill()
+    writer.wait()
+    thread.join()
+    return done, seen
+
+
+def check_files(top, numbers):
+    names = set(os.listdir(top))
+    for n in numbers:
+        gone = n % 3 == 1 and "f%06d-moved" % (n + 1) in names
+        name = next((c for c in ("f%06d" % n, "f%06d-moved" % n) if c in names), None)
+        assert name or gone, "file %d is missing" % n
+        if name:
+            assert read(pathlib.Path(top, name)) == b"%d" % n * 100
+
+
+@pytest.mark.parametrize("turn", range(3 * DEATHS))
+def test_sync_loses_nothing(ws, s3, via, turn):
+    rng = random.Random(turn)
+    vol = S3Volume(ws, s3, url="%s/bucket" % via.url, replicate="sync")
+    if turn % 3 == 1:
+        via.add(".*", "meta-replica", every=rng.randint(2, 9), status=503, body=xml_error("SlowDown"))
+        via.add("PUT", "meta-replica", every=rng.randint(2, 9), delay=0.05)
+    mnt = vol.mount("close=committing" if turn % 3 == 2 else "", env=s3.keys)
+    mnt.allow("object store|replica")
+    done, _ = write_until_death(ws, mnt, "fsync", rng.uniform(0.2, 1.5))
+    via.clear()
+    lose_machine(vol, mnt)
+    again = restore(ws, vol, "again.db")
+    clean(again)
+    check_files(again.mount("ro", env=s3.keys), [n for n, _ in done])
+
+
+@pytest.mark.parametrize("turn", range(2 * DEATHS))
+def test_async_loses_no_more_than_the_shown_lag(ws, turn):
+    vol = ws.volume(replicate="async")
+    mnt = vol.mount()
+    done, seen = write_until_death(ws, mnt, "none", 1 + random.Random(turn).random())
+    at, lag = seen[-1]
+    lose_machine(vol, mnt)
+    again = restore(ws, vol, "again.db")
+    clean(again)
+    old = [n for n, when in done if when < at - lag]
+    assert old
+    check_files(again.mount("ro"), old)
+
+
+def test_a_killed_mount_goes_on_where_it_was(ws):
+    vol = ws.volume(replicate="async")
+    vol.check_options = {"unmounted": False}
+    mnt = vol.mount()
+    write(mnt / "one", b"1")
+    covered(mnt)
+    for n in range(3):
+        mnt.kill9()
+        mnt = vol.mount()
+        write(mnt / ("more%d" % n), b"2")
+        covered(mnt)
+        # The log was followed, as nobody else has let it begin again.
+        assert mnt.stat("replica_bases_total") == 0
+    mnt.allow("has died, starting another")
+    os.kill(mnt.pid(), signal.SIGKILL)
+    write(mnt / "last", b"3")
+    covered(mnt)
+    mnt.umount()
+    # So do commands' changes.
+    ws.run("cachefs", "config", "--trash-days", "3", vol.url, check=True)
+    mnt = vol.mount()
+    covered(mnt)
+    assert mnt.stat("replica_bases_total") == 0
+    again = restore(ws, vol, "again.db")
+    assert again.setting()["TrashDays"] == 3
+    assert sorted(contents(again.mount("ro"))) == ["last", "more0", "more1", "more2", "one"]
+
+
+def test_an_upgrade_goes_on_with_it(ws):
+    vol = ws.volume(replicate="async")
+    mnt = vol.mount(daemon=True)
+    for n in range(3):
+        write(mnt / ("f%d" % n), b"x")
+        ws.run("cachefs", "mount", vol.url, mnt, check=True)
+        write(mnt / ("g%d" % n), b"x")
+        covered(mnt)
+        assert mnt.stat("replica_fenced") == 0 and mnt.stat("replica_bases_total") == 0
+    again = restore(ws, vol, "again.db")
+    assert len(contents(again.mount("ro"))) == 6
+
+
+def test_changes_of_another_program_become_a_base(ws):
+    vol = ws.volume(replicate="async")
+    mnt = vol.mount()
+    covered(mnt)
+    mnt.umount()
+    # It moves the log into the database when it closes, as JuiceFS does.
+    vol.sql("UPDATE jfs_node SET mode=448 WHERE inode=1")
+    assert not os.path.exists(str(vol.db) + "-wal")
+    mnt = vol.mount()
+    covered(mnt)
+    assert mnt.stat("replica_bases_total") == 1
+    again = restore(ws, vol, "again.db")
+    assert again.sql("SELECT mode & 511 FROM jfs_node WHERE inode=1") == [(0o700,)]
+    clean(again)
+
+
+def test_another_program_beside_the_mount_takes_nothing_away(ws):
+    """It moves the log into the database whenever it may."""
+    vol = ws.volume(replicate="async")
+    mnt = vol.mount()
+    stop = threading.Event()
+    failed = []
+
+    def checkpoint():
+        db = sqlite3.connect(vol.db, timeout=0, isolation_level=None)
+        while not stop.is_set():
+            try:
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            except sqlite3.OperationalError as e:
+                if "locked" not in str(e):
+                    failed.append(e)
+        db.close()
+
+    thread = threading.Thread(target=checkpoint)
+    thread.start()
+    for n in range(300):
+        write(mnt / ("f%d" % n), b"%d" % n)
+    stop.set()
+    thread.join()
+    assert not failed
+    covered(mnt)
+    assert mnt.stat("replica_bases_total") == 1
+    lose_machine(vol, mnt)
+    again = restore(ws, vol, "again.db")
+    clean(again)
+    mnt = again.mount("ro")
+    assert contents(mnt) == {"f%d" % n: b"%d" % n for n in range(300)}
+
+
+def test_a_long_log_begins_again(ws):
+    vol = ws.volume(replicate="async")
+    mnt = vol.mount()
+    wal = pathlib.Path(str(vol.db) + "-wal")
+    salts = set()
+    n = 0
+    until = time.monotonic() + 60
+    while len(salts) < 3 and time.monotonic() < until:
+        for _ in range(200):
+            os.mkdir(mnt / ("d%d" % n))
+            n += 1
+        salts.add(wal.read_bytes()[16:24])
+    assert len(salts) >= 3
+    covered(mnt)
+    assert mnt.stat("replica_bases_total") == 1 and mnt.stat("replica_failures_total") == 0
+    lose_machine(vol, mnt)
+    again = restore(ws, vol, "again.db")
+    clean(again)
+    assert again.sql("SELECT count(*) FROM jfs_edge WHERE parent=1") == [(n,)]
+
+
+# -- one writer
+
+
+@pytest.mark.parametrize("storage", ["s3", "file"])
+def test_an_object_is_created_once(ws, request, storage):
+    s3 = request.getfixturevalue("s3") if storage == "s3" else None
+    url = make_bucket(ws, s3) if s3 else str(ws.path("bkt")) + "/"
+    assert objtool(ws, s3, url, "create", storage=storage)["result"] == 0
+    for n, (content, result) in enumerate([(b"first", 0), (b"second", -17), (b"first", -17)]):
+        path = ws.path("content%d" % n)
+        path.write_bytes(content)
+        assert objtool(ws, s3, url, "new", "a/key", path, storage=storage)["result"] == result
+    assert objtool(ws, s3, url, "get", "a/key", 0, 10, ws.path("got"), 1, storage=storage)["result"] == 5
+    assert ws.path("got").read_bytes() == b"first"
+
+
+def test_the_former_owner_becomes_read_only(ws):
+    vol = ws.volume(replicate="async")
+    vol.check_options = None
+    mnt = vol.mount("heartbeat=1s")
+    mnt.allow("belongs to another database now|EROFS|Read-only|heartbeat|session|usage|directory times")
+    write(mnt / "before", b"1")
+    covered(mnt)
+    workers = [mnt.process.pid, *children(mnt.process.pid)]
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    again = restore(ws, vol, "again.db")
+    second = again.mount()
+    write(second / "second", b"2")
+    covered(second)
+    for pid in reversed(workers):
+        os.kill(pid, signal.SIGCONT)
+
+    def refuses():
+        try:
+            os.close(os.open(mnt / ("x%d" % time.monotonic_ns()), os.O_CREAT | os.O_WRONLY))
+        except OSError as e:
+            return e.errno == 30
+        return False
+
+    wait_until(refuses, 30, "the first mount to be read-only")
+    assert "read-only from here on" in mnt.log() and mnt.stat("replica_fenced") == 1
+    assert read(mnt / "before") == b"1"
+    write(second / "third", b"3")
+    covered(second)
+    mnt.kill9()
+    # Its database is not the one to go on with.
+    r = vol.mount(wait=False, expect="belongs to another database")
+    wait_until(lambda: r.process.poll() is not None, 30, "the refusal")
+    assert "belongs to another database" in r.log()
+    r.ended = True
+    latest = restore(ws, vol, "latest.db")
+    clean(latest)
+    assert sorted(contents(latest.mount("ro"))) == ["before", "second", "third"]
+
+
+def test_a_restored_database_may_die_at_once(ws):
+    """Before its first entry is in the bucket."""
+    vol = ws.volume(replicate="async")
+    mnt = vol.mount()
+    write(mnt / "one", b"1")
+    covered(mnt)
+    lose_machine(vol, mnt)
+    again = restore(ws, vol, "again.db")
+    here = folder(vol)
+    there = here.with_name("away")
+    here.rename(there)
+    here.write_bytes(b"")  # entries can be neither listed nor made
+    mnt = again.mount()
+    mnt.allow("object store|replica")
+    write(mnt / "two", b"2")
+    mnt.kill9()
+    here.unlink()
+    there.rename(here)
+    mnt = again.mount()
+    covered(mnt)
+    assert contents(mnt) == {"one": b"1", "two": b"2"} and mnt.stat("replica_fenced") == 0
+
+
+def test_a_restored_database_is_refused_when_the_volume_has_gone_on(ws):
+    vol = ws.volume(replicate="async")
+    mnt = vol.mount()
+    write(mnt / "one", b"1")
+    covered(mnt)
+    again = restore(ws, vol, "again.db")
+    write(mnt / "two", b"2")
+    covered(mnt)
+    r = again.mount(wait=False, expect="belongs to another database")
+    wait_until(lambda: r.process.poll() is not None, 30, "the refusal")
+    assert "belongs to another database" in r.log()
+    r.ended = True
+    vol.check_options = None
+    # To look at it is allowed, and does not disturb the volume.
+    assert contents(again.mount("ro")) == {"one": b"1"}
+    write(mnt / "three", b"3")
+    covered(mnt)
+    assert mnt.stat("replica_fenced") == 0
+
+
+def test_a_bucket_without_conditions(ws, s3, via):
+    vol = S3Volume(ws, s3, url="%s/bucket" % via.url)
+    # The second put of the probe is answered as if it had replaced the object.
+    via.add("PUT", "testing/replica", skip=1, every=1, times=1, status=200, headers={"ETag": '"x"'})
+    refused(ws, "config", "--replicate", "sync", vol.url, env=s3.keys, says="does not know conditional writes")
+    via.clear()
+    via.add("PUT", "testing/replica", skip=1, every=1, times=1, status=200, headers={"ETag": '"x"'})
+    r = ws.run("cachefs", "config", "--replicate", "async", vol.url, env=s3.keys, check=True)
+    assert "does not know conditional writes" in r.stderr
+    mnt = vol.mount(env=s3.keys)
+    write(mnt / "one", b"1")
+    covered(mnt)
+    mnt.umount()
+    assert contents(restore(ws, vol, "again.db").mount("ro", env=s3.keys)) == {"one": b"1"}
+
+
+# -- damage
+
+
+def damage(how, vol):
+    names = entries(vol)
+    middle, other = folder(vol) / names[len(names) // 2], folder(vol) / names[len(names) // 2 + 1]
+    if how == "missing":
+        middle.unlink()
+    elif how == "cut":
+        os.truncate(middle, middle.stat().st_size - 1)
+    elif how == "flipped":
+        content = bytearray(middle.read_bytes())
+        content[-1] ^= 1
+        middle.write_bytes(content)
+    elif how == "swapped":
+        shutil.copy(other, middle)
+    elif how == "piece":
+        middle = folder(vol) / pieces(vol)[0]
+        content = bytearray(middle.read_bytes())
+        content[len(content) // 2] ^= 1
+        middle.write_bytes(content)
+    else:
+        middle = folder(vol) / pieces(vol)[0]
+        middle.unlink()
+    return middle.name
+
+
+def test_damage_is_named(ws):
+    vol = ws.volume(replicate="async")
+    mnt = vol.mount()
+    for n in range(4):
+        write(mnt / ("f%d" % n), b"x")
+        covered(mnt)
+    mnt.umount()
+    whole = ws.path("whole")
+    shutil.copytree(folder(vol), whole)
+    target = ws.path("again.db")
+    for how in ("missing", "cut", "flipped", "swapped", "piece", "no-piece"):
+        shutil.rmtree(folder(vol))
+        shutil.copytree(whole, folder(vol))
+        name = damage(how, vol)
+        r = refused(ws, "load", "--from-replica", *place(vol), "sqlite3://%s" % target, says=name)
+        assert "missing" in r.stderr or "damaged" in r.stderr, how
+        assert not list(ws.dir.glob("again.db*")), how
+
+
+def test_a_time_before(ws):
+    vol = ws.volume(replicate="async")
+    mnt = vol.mount()
+    write(mnt / "one", b"1")
+    covered(mnt)
+    then = int(time.time()) + 1
+    wait_until(lambda: time.time() > then + 0.1, 10)
+    write(mnt / "two", b"2")
+    covered(mnt)
+    text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(then))
+    last = folder(vol) / entries(vol)[-1]
+    mnt.umount()
+    again = restore(ws, vol, "again.db", "--until", text)
+    clean(again)
+    assert contents(again.mount("ro")) == {"one": b"1"}
+    # Also when what came later is damaged.
+    for name in entries(vol)[entries(vol).index(last.name) :]:
+        (folder(vol) / name).write_bytes(b"damaged")
+    assert contents(restore(ws, vol, "more.db", "--until", text).mount("ro")) == {"one": b"1"}
+    refused(ws, "load", "--from-replica", *place(vol), "sqlite3://%s" % ws.path("x.db"), says="is damaged")
+    long_ago = ["--until", "2001-01-01T00:00:00Z", "sqlite3://%s" % ws.path("x.db")]
+    refused(ws, "load", "--from-replica", *place(vol), *long_ago, says="does not reach back")
+
+
+# -- the bucket is away
+
+
+def test_an_outage_is_survived(ws, s3, via):
+    vol = S3Volume(ws, s3, url="%s/bucket" % via.url, replicate="async")
+    mnt = vol.mount(env=s3.keys)
+    mnt.allow("object store|replica")
+    write(mnt / "before", b"1")
+    covered(mnt)
+    via.add(".*", "meta-replica", status=503, body=xml_error("SlowDown"))
+    for n in range(50):
+        write(mnt / ("f%d" % n), b"%d" % n)
+    wait_until(lambda: mnt.stat("replica_failures_total") >= 1, 40, "a failure")
+    assert mnt.stat("replica_lag_seconds") > 1 and mnt.stat("replica_backlog_bytes") > 0
+    wait_until(lambda: "is not replicated at the moment" in mnt.log(), 30, "the log line")
+    via.clear()
+    covered(mnt)
+    assert mnt.stat("replica_backlog_bytes") == 0
+    # Bursts: every other call fails.
+    via.add(".*", "meta-replica", every=2, status=503, body=xml_error("SlowDown"))
+    write(mnt / "burst", b"2")
+    covered(mnt)
+    via.clear()
+    lose_machine(vol, mnt)
+    again = restore(ws, vol, "again.db")
+    clean(again)
+    want = {"f%d" % n: b"%d" % n for n in range(50)}
+    assert contents(again.mount("ro", env=s3.keys)) == {**want, "before": b"1", "burst": b"2"}
+
+
+def test_a_lost_answer_is_no_other_writer(ws, s3, via):
+    vol = S3Volume(ws, s3, url="%s/bucket" % via.url, replicate="async")
+    mnt = vol.mount(env=s3.keys)
+    mnt.allow("object store")
+    covered(mnt)
+    lost = []
+
+    def lose(head):
+        if via.seen("PUT", "meta-replica/log") and not lost:
+            lost.append(head)
+            raise Broken
+        return head
+
+    via.clear()
+    via.edit_head = lose
+    write(mnt / "one", b"1")
+    covered(mnt)
+    assert lost and lost[0].startswith(b"HTTP/1.1 200") and mnt.stat("replica_fenced") == 0
+    mnt.umount()
+    assert contents(restore(ws, vol, "again.db").mount("ro", env=s3.keys)) == {"one": b"1"}
+
+
+def test_sync_says_so_when_the_bucket_is_away(ws, s3, via):
+    vol = S3Volume(ws, s3, url="%s/bucket" % via.url, replicate="sync")
+    mnt = vol.mount("io-timeout=2s", env=s3.keys)
+    mnt.allow("object store|replica|close|flush")
+    write(mnt / "before", b"1")
+    via.add(".*", "meta-replica", status=503, body=xml_error("SlowDown"))
+    fd = os.open(mnt / "one", os.O_CREAT | os.O_WRONLY)
+    os.write(fd, b"1")
+    with pytest.raises(OSError, match="Errno 5"):
+        os.fsync(fd)
+    via.clear()
+
+    def synced():
+        try:
+            os.fsync(fd)
+            return True
+        except OSError:
+            return False
+
+    wait_until(synced, 30, "fsync to succeed again")
+    os.close(fd)
+    assert mnt.stat("replica_fenced") == 0
+
+
+# -- what stays
+
+
+def test_old_objects_are_removed(ws):
+    vol = ws.volume(replicate="async")
+    ws.run("cachefs", "config", "--replicate", "async", "--replica-keep", "0s", vol.url, check=True)
+    seen = []
+    for n in range(3):
+        mnt = vol.mount()
+        write(mnt / ("f%d" % n), b"x")
+        covered(mnt)
+        wait_until(lambda: len(pieces(vol)) == 1, 20, "one base")
+        seen.append((entries(vol), pieces(vol)))
+        mnt.umount()
+        vol.sql("UPDATE jfs_node SET mode=mode WHERE inode=1")
+    assert not set(seen[0][0]) & set(seen[2][0]) and seen[0][1] != seen[2][1]
+    again = restore(ws, vol, "again.db")
+    clean(again)
+    assert sorted(contents(again.mount("ro"))) == ["f0", "f1", "f2"]
+
+
+def test_status_and_commands_know_it(ws):
+    vol = ws.volume(replicate="async")
+    mnt = vol.mount()
+    write(mnt / "one", b"1")
+    covered(mnt)
+    assert ask(ws, "status", vol.url)["replication"]["mode"] == "async"
+    assert "replication: async" in ws.run("cachefs", "status", vol.url, check=True).stdout
+    mnt.umount()
+    there = os.listdir(folder(vol))
+    ws.run("cachefs", "gc", "--delete", vol.url, env={"JFS_GC_SKIPPEDTIME": "0"}, check=True)
+    assert os.listdir(folder(vol)) == there
+    ws.run("cachefs", "fsck", vol.url, check=True)
+    ws.run("cachefs", "config", "--replicate", "off", vol.url, check=True)
+    assert ask(ws, "status", vol.url)["replication"] is None
+    n = len(entries(vol))
+    mnt = vol.mount()
+    write(mnt / "two", b"2")
+    assert mnt.stat("replica_entries_total") == 0
+    mnt.umount()
+    assert len(entries(vol)) == n
+    ws.run("cachefs", "destroy", "--yes", vol.url, vol.setting()["UUID"], check=True)
+    assert not folder(vol).exists() or not os.listdir(folder(vol))
+    vol.check_options = None

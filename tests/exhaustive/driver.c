@@ -3,9 +3,10 @@
  * Runs sequences of requests in processes that die or meet failures at a given call, and shows what
  * the next process finds. It knows no right and wrong: explore.py does.
  *
- *	crashpoint URL DIR BUCKET|- CACHE|- WRITEBACK
+ *	crashpoint URL DIR BUCKET|- CACHE|- WRITEBACK CLOSE
  *
- * DIR: below it are all local files of the volume; BUCKET: of file storage; CACHE: with writeback. A line of the input is a
+ * DIR: below it are all local files of the volume; BUCKET: of file storage; CACHE: with writeback; CLOSE: of
+ * the mount option, stored or committing. A line of the input is a
  * command, and its answer ends with the line "end":
  *
  *	run FATE AT PRELUDE REQUEST;...	from request PRELUDE on, call AT has the fate: "none";
@@ -299,8 +300,8 @@ int main(int argc, char **argv)
 	unsigned at;
 	int used;
 
-	if (argc != 6) {
-		fprintf(stderr, "usage: crashpoint URL DIR BUCKET|- CACHE|- WRITEBACK\n");
+	if (argc != 7) {
+		fprintf(stderr, "usage: crashpoint URL DIR BUCKET|- CACHE|- WRITEBACK CLOSE\n");
 		return 2;
 	}
 	signal(SIGPIPE, SIG_IGN);
@@ -316,6 +317,7 @@ int main(int argc, char **argv)
 		.url = argv[1],
 		.cache_dir = strcmp(argv[4], "-") ? argv[4] : NULL,
 		.writeback = atoi(argv[5]),
+		.commit_later = !strcmp(argv[6], "committing"),
 		.bucket = {-1, -1},
 	};
 	bucket_dir = argv[3];

@@ -62,6 +62,15 @@ def ended(answer):
     return "the mount that looked at it ended with %s" % name_of(answer.closed) if answer.closed else ""
 
 
+def followed_to_death(start, requests, answers, died):
+    """The process died after `died` answers; the work of a close may have been under way."""
+    states, wrong = follow({start}, requests, answers, 0, died)
+    if not wrong and model.committing and 0 < died < len(requests) and model.is_close(requests[died - 1]):
+        before, _ = follow({start}, requests, answers, 0, died - 1)
+        states = {*states, *model.closed_early(before, requests[died - 1])}
+    return states, wrong
+
+
 def interrupted(start, requests, fate, at, answer):
     """requests: with the unmount as the last one."""
     wrong = ended(answer)
@@ -69,7 +78,7 @@ def interrupted(start, requests, fate, at, answer):
         return wrong
     n, states, died = len(requests), {start}, answer.died
     if fate in ("worker", "both") and died is not None:
-        states, wrong = follow(states, requests, answer.answers, 0, min(died, n))
+        states, wrong = followed_to_death(start, requests, answer.answers, min(died, n))
         if fate == "both" and not wrong:
             states = model.cut_short(states, requests[died]) if died < n else model.restarted(states)
         elif not wrong:

@@ -16,6 +16,10 @@ needs them; the commits of one file keep their order. A committed byte survives 
 process. It survives a power failure when it is firm: written and synced, or not written but made
 zero. One that replaces a firm byte is firm, too.
 
+With close=committing a close is answered before its commits, which end before the next request: as after
+the close of a mount that commits at once, unless something happens in between (`closed_early`). Bytes that are
+lost then are reported by an fsync; the unmount may report them, too.
+
 A mode that is set while a file has late bytes is late as well: it is committed with the first of them,
 or ahead of them, before a request that needs it.
 """
@@ -25,6 +29,8 @@ import itertools
 from dataclasses import dataclass, replace
 
 SOFT, FIRM, HOLE = 0, 1, 2
+
+committing = False  # as close=committing
 
 
 @dataclass(frozen=True)
@@ -334,12 +340,29 @@ def steps_of(state, request):
 # ---- what may be ----
 
 
+def is_close(request):
+    return request.split(" ")[0] in ("flush", "release")
+
+
+def closed_early(states, request):
+    """A close was answered, and some of its commits were made."""
+    out = set()
+    for s in states:
+        name, fd = request.split(" ")
+        for after in [s, *commits_of_fd(s, fd)[1]] if s.open(fd) else []:
+            out.add(after.with_fd(fd, None) if name == "release" else after)
+    return out
+
+
 def told(before, state, request):
     """The lost bytes of the file of an fsync or a close: (what it may say, the state after it)."""
     name, *args = request.split(" ")
     if name == "unmount":
         lost = {before.inode(n).lost for _, n in before.fds}
-        return ({-errno.EIO} | ({0} if "yes" not in lost else set())) if lost - {"no"} else {0}, state
+        closed = {i.lost for n, i in before.inodes if n not in dict(before.fds).values()} if committing else set()
+        if not (lost | closed) - {"no"}:
+            return {0}, state
+        return {-errno.EIO} | ({0} if "yes" not in lost else set()), state
     number = state.open(args[0]) if name in ("fsync", "flush") else None
     if not number or state.inode(number).lost == "no":
         return {0}, state
@@ -391,6 +414,15 @@ def without_late(state, request):
     return [state]
 
 
+def without_first(state, number):
+    """The first late writes could not be stored, and the others were: their uploads began after the failure."""
+    late, out = state.inode(number).late, set()
+    for k in range(1, len(late)):
+        rest = state.set(number, late=late[k:], lost="yes")
+        out.add(newest(rest, commits(rest, number)))
+    return out
+
+
 def failed(states, request, answer):
     """One call failed in it, and it answered that, or did without."""
     out = set()
@@ -399,7 +431,9 @@ def failed(states, request, answer):
         if answer != -errno.EIO:
             out |= carried_out([s], request, answer)
             out |= carried_out(without_late(s, request), request, answer)
-            continue
+            if not (committing and is_close(request)):
+                continue
+            steps = closed_early([s], request)
         for after in [s, *steps]:
             out.add(after)
             # Bytes that could not be stored are dropped: this answer says so, but a close is
@@ -408,6 +442,7 @@ def failed(states, request, answer):
                 if i.late:
                     lost = "no" if request.startswith("fsync") else "yes"
                     out.add(after.forget(n).set(n, lost=lost))
+                    out |= without_first(after, n) if committing else set()
     return {replace(s, hurt=True) for s in out}
 
 

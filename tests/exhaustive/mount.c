@@ -15,6 +15,7 @@
 #define POOL	 ((uint64_t)16 << 20)
 #define IO_MS	 20000
 #define DRAIN_MS 20000
+#define CLOSING	 16 /* files */
 
 static void must(const char *what, int r, const char *err)
 {
@@ -97,12 +98,14 @@ static void open_files(const struct mount_conf *conf, struct mount *m)
 		.flush_age_ms = HOUR_MS,
 		.flush_idle_ms = HOUR_MS,
 		.io_timeout_ms = IO_MS,
+		.max_closing = CLOSING,
 	};
 	struct cfs_vfs_conf vfs = {
 		.meta = m->meta,
 		.pool = m->pool,
 		.handoff = conf->handoff,
 		.hide_internal = true,
+		.commit_later = conf->commit_later,
 		.attr_timeout_ms = 1000,
 		.entry_timeout_ms = 1000,
 		.dir_entry_timeout_ms = 1000,

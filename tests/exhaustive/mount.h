@@ -9,7 +9,7 @@
 struct mount_conf {
 	const char *url;
 	const char *cache_dir; /* NULL: none */
-	bool writeback;
+	bool writeback, commit_later;
 	/* Of the supervisor: both survive the death of the process. */
 	struct cfs_handoff *handoff; /* NULL: none */
 	int bucket[2];		     /* open descriptions of the bucket; -1: none */

@@ -31,6 +31,7 @@ def start():
 PRELUDE = "open a 0"
 OPERATIONS = {
     "create": "create n 2 0600;write 2 0 200 n;flush 2;release 2",
+    "replace": "create n 2 0600;write 2 0 200 n;flush 2;release 2;rename n b",
     "mkdir": "mkdir m 0755",
     "link": "link a l",
     "symlink": "symlink a y",
@@ -50,6 +51,7 @@ OPERATIONS = {
     "copy": "open b 1;copy 1 0 0 2000 1000;flush 1;release 1",
     "fsync": "fsync 0",
     "close": "flush 0;release 0",
+    "close-duplicate": "write 0 60 70 y;flush 0",
     "setxattr": "setxattr a user.x y",
     "chmod": "chmod a 0600",
     "write-chmod": "write 0 50 60 x;chmod a 0604",

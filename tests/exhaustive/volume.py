@@ -250,12 +250,12 @@ class Answer:
 
 
 class Driver:
-    def __init__(self, volume, writeback, env=None):
+    def __init__(self, volume, writeback, close, env=None):
         self.trash = volume.trash
         self.errors = open(volume.base / "errors", "a+b")
         bucket = volume.objects.dir if volume.objects.dir.is_relative_to(volume.disk) else "-"
         self.process = subprocess.Popen(
-            [CRASHPOINT, volume.url, volume.disk, bucket, volume.cache or "-", str(int(writeback))],
+            [CRASHPOINT, volume.url, volume.disk, bucket, volume.cache or "-", str(int(writeback)), close],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,

@@ -213,6 +213,7 @@ struct cfs_vfs_open {
 	uint64_t fh;
 	/* ctime is unchanged since this mount's previous open: cached pages are still right */
 	bool keep_cache;
+	bool cache_dir; /* directories: the kernel may keep the listing; keep_cache: that it has */
 	bool direct_io; /* special files: their length is not known beforehand */
 };
 /* flags: O_* of open(2); O_TRUNC truncates. */
@@ -264,7 +265,8 @@ int cfs_vfs_seek(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint
 
 /* ---- directories ---- */
 
-int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t *ret_fh);
+int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		    struct cfs_vfs_open *ret);
 struct cfs_vfs_dirent {
 	const char *name; /* valid during the callback; not terminated */
 	size_t name_len;
@@ -280,12 +282,18 @@ struct cfs_vfs_dirent {
 /* A non-zero return ends this call; that entry counts as not delivered. */
 typedef int (*cfs_vfs_dirent_fn)(void *arg, const struct cfs_vfs_dirent *e);
 /*
- * Delivers entries from offset `off` on, at least one unless the end is reached. Offsets count
- * entries, "." and ".." included; 0 starts a fresh listing. Memory per handle is bounded whatever
- * the size of the directory.
+ * Delivers entries from offset `off` on, at least one unless the end is reached. 0 starts a fresh
+ * listing; other offsets are those of entries, also of those that another handle has delivered.
+ * Memory per handle is bounded whatever the size of the directory.
  */
 int cfs_vfs_readdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
 		    bool attrs, cfs_vfs_dirent_fn fn, void *arg);
+/*
+ * True: before the kernel gets attributes of this directory it must drop the pages of it: a listing
+ * that it has kept for as long as it may. The caller does that, and passes *ret_which on.
+ */
+bool cfs_vfs_listing_expired(struct cfs_vfs *v, cfs_ino_t ino, uint32_t *ret_which);
+void cfs_vfs_listing_dropped(struct cfs_vfs *v, cfs_ino_t ino, uint32_t which);
 int cfs_vfs_fsyncdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
 int cfs_vfs_releasedir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
 

@@ -198,7 +198,7 @@ void reply_attr(struct call *c, int r, const struct cfs_vfs_attr *a);
 void reply_open(struct call *c, int r, const struct cfs_vfs_open *o);
 void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
 		  const struct cfs_vfs_open *o);
-void reply_opendir(struct call *c, int r, uint64_t fh);
+void reply_opendir(struct call *c, int r, const struct cfs_vfs_open *o);
 void reply_written(struct call *c, int r, uint64_t n);
 /* wide: to a CFS_FUSE_COPY_FILE_RANGE_64. */
 void reply_copied(struct call *c, int r, uint64_t n, bool wide);

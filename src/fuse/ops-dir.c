@@ -17,14 +17,14 @@ struct dir_reply {
 
 void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
+	struct cfs_vfs_open o;
 	struct call c;
-	uint64_t fh = 0;
 	int r;
 
 	call_begin_once(&c, req, "opendir");
 	call_args(&c, "%" PRIu64, ino);
-	r = cfs_vfs_opendir(c.vfs, &c.ctx, ino, &fh);
-	reply_opendir(&c, r, fh);
+	r = cfs_vfs_opendir(c.vfs, &c.ctx, ino, &o);
+	reply_opendir(&c, r, &o);
 }
 
 static int add_entry(void *arg, const struct cfs_vfs_dirent *d)

@@ -42,12 +42,17 @@ void op_forget_multi(fuse_req_t req, size_t n, struct fuse_forget_data *forgets)
 void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct cfs_vfs_attr a;
+	uint32_t listing;
 	struct call c;
 	int r;
 
 	call_begin(&c, req, "getattr");
 	call_args(&c, "%" PRIu64, ino);
 	r = cfs_vfs_getattr(c.vfs, &c.ctx, ino, &a);
+	if (r == 0 && cfs_vfs_listing_expired(c.vfs, ino, &listing)) {
+		channel_drop_inode(c.fuse->channel, ino, 0, 0);
+		cfs_vfs_listing_dropped(c.vfs, ino, listing);
+	}
 	reply_attr(&c, r, &a);
 }
 

@@ -163,6 +163,7 @@ static struct fuse_open_out to_open(const struct cfs_vfs_open *o)
 	return (struct fuse_open_out){
 		.fh = o->fh,
 		.open_flags = (o->keep_cache ? FOPEN_KEEP_CACHE : 0) |
+			      (o->cache_dir ? FOPEN_CACHE_DIR : 0) |
 			      (o->direct_io ? FOPEN_DIRECT_IO : 0),
 	};
 }
@@ -204,16 +205,17 @@ void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
 	call_end(c, 0);
 }
 
-void reply_opendir(struct call *c, int r, uint64_t fh)
+void reply_opendir(struct call *c, int r, const struct cfs_vfs_open *o)
 {
-	const struct fuse_open_out out = {.fh = fh};
+	struct fuse_open_out out;
 
 	if (r < 0) {
 		reply_status(c, r);
 		return;
 	}
+	out = to_open(o);
 	if (answer_bytes(c, &out, sizeof(out)) < 0)
-		cfs_vfs_releasedir(c->vfs, &c->ctx, fh);
+		cfs_vfs_releasedir(c->vfs, &c->ctx, o->fh);
 	call_end(c, 0);
 }
 

@@ -44,6 +44,12 @@ struct dir {
 	uint64_t seq, read_ms; /* cache_seq() and clock from before the page was read */
 	struct cfs_cursor end; /* behind the page */
 
+	/* For other readers of the listing, which the kernel keeps. NULL: it does not. */
+	struct kept_dir *kept;
+	struct kept_pass pass;
+	uint64_t *had; /* hashes of names that the reader has from elsewhere, sorted; or NULL */
+	uint64_t n_had;
+
 	size_t n_marks;
 	uint64_t stride; /* least distance of marks */
 	struct mark *marks;
@@ -89,19 +95,25 @@ int dir_restore(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino)
 	struct cfs_ctx ctx = internal_ctx(v);
 
 	h->dir = dir_new(v, &ctx, ino);
-	return h->dir ? 0 : -ENOMEM;
+	if (!h->dir)
+		return -ENOMEM;
+	h->dir->kept = kept_restore(&v->kept, &h->dir->pass, ino, cfs_now_ms());
+	return 0;
 }
 
-int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t *ret_fh)
+int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		    struct cfs_vfs_open *ret)
 {
 	struct handle *h;
 	struct dir *d;
 	int r;
 
+	*ret = (struct cfs_vfs_open){0};
 	ino = ino_in(v, ino);
 	h = recorded_fh(ctx) ? handle_find(&v->handles, recorded_fh(ctx), HANDLE_DIR) : NULL;
 	if (h && h->dir->ino == ino) {
-		*ret_fh = recorded_fh(ctx);
+		ret->fh = recorded_fh(ctx);
+		ret->cache_dir = h->dir->kept;
 		return 0;
 	}
 	r = check_open(v, ctx, ino);
@@ -110,21 +122,25 @@ int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	d = dir_new(v, ctx, ino);
 	if (!d)
 		return -ENOMEM;
-	r = handle_alloc(&v->handles, &h, ret_fh);
+	r = handle_alloc(&v->handles, &h, &ret->fh);
 	if (r < 0) {
 		free(d);
 		return r;
 	}
+	d->kept = kept_open(&v->kept, &d->pass, ino, cfs_now_ms(), &ret->keep_cache);
+	ret->cache_dir = d->kept;
 	h->dir = d;
 	atomic_store(&h->seen, closed_mark(v));
-	record_fh(ctx, *ret_fh);
-	handle_publish(h, *ret_fh, ino, HANDLE_DIR);
+	record_fh(ctx, ret->fh);
+	handle_publish(h, ret->fh, ino, HANDLE_DIR);
 	ahead_listed(v, ino);
 	return 0;
 }
 
-void dir_free(struct dir *d)
+void dir_free(struct cfs_vfs *v, struct dir *d)
 {
+	kept_close(&v->kept, d->kept, &d->pass);
+	free(d->had);
 	free(d->afters);
 	free(d->entries);
 	free(d->names);
@@ -141,7 +157,7 @@ int cfs_vfs_releasedir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 	if (handle_defer_close(&v->handles, fh))
 		return 0;
 	cfs_handoff_remove_dir(v->conf.handoff, h->dir->record);
-	dir_free(h->dir);
+	dir_free(v, h->dir);
 	handle_free(&v->handles, fh, h);
 	return 0;
 }
@@ -308,26 +324,45 @@ static uint32_t time_left(uint64_t timeout_ms, uint64_t age_ms)
 	return timeout_ms > age_ms ? (uint32_t)(timeout_ms - age_ms) : 0;
 }
 
+/* Offsets: the sequence (kept.h) above the number of entries before it. */
+static uint64_t offset_of(const struct dir *d, uint32_t sequence, uint64_t n)
+{
+	return (uint64_t)sequence << 32 | (n + d->n_fixed);
+}
+
+static uint64_t hash_entry(const struct dir *d, const struct page_entry *p)
+{
+	uint64_t h = cache_hash_name(p->ino, d->names + p->name_off, p->name_len);
+
+	return (h ^ p->type) * 0x9e3779b97f4a7c15ULL;
+}
+
 static int deliver(struct cfs_vfs *v, struct dir *d, uint64_t index, uint64_t age_ms, bool attrs,
-		   cfs_vfs_dirent_fn fn, void *arg)
+		   cfs_vfs_dirent_fn fn, void *arg, bool *ret_any)
 {
 	const struct page_entry *p = &d->entries[index - d->first];
+	uint64_t hash = hash_entry(d, p);
 	struct cfs_vfs_entry entry;
 	struct cfs_vfs_dirent e = {
 		.name = d->names + p->name_off,
 		.name_len = p->name_len,
 		.ino = ino_out(v, p->ino),
 		.type = p->type,
-		.next_off = index + d->n_fixed + 1,
 	};
 
+	if (kept_has(d->had, d->n_had, hash))
+		return 0;
+	e.next_off = offset_of(d, kept_name(&v->kept, d->kept, &d->pass, index, hash), index + 1);
 	if (attrs && d->attrs && is_current(v, d, p, age_ms)) {
 		entry.ino = e.ino;
 		entry.attr = p->attr;
 		entry.attr_ms = time_left(v->conf.attr_timeout_ms, age_ms);
+		if (p->type == CFS_TYPE_DIR)
+			entry.attr_ms = kept_limit(&v->kept, p->ino, cfs_now_ms(), entry.attr_ms);
 		entry.entry_ms = time_left(entry_timeout(v, &p->attr), age_ms);
 		e.entry = &entry;
 	}
+	*ret_any = true;
 	return fn(arg, &e);
 }
 
@@ -355,7 +390,7 @@ static int deliver_fixed(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct di
 			fill_dot(v, ctx, d, off == 1, &e);
 		else if (!special_listed(v, ctx, (unsigned)off - N_DOTS, &e))
 			continue;
-		e.next_off = off + 1;
+		e.next_off = (uint64_t)d->pass.sequence << 32 | (off + 1);
 		if (fn(arg, &e))
 			return 1;
 	}
@@ -400,33 +435,77 @@ void dir_resume(struct handle *h, struct cfs_handoff_dir *record)
 	d->n_marks = n;
 }
 
+static void restart(struct dir *d)
+{
+	free(d->had);
+	d->had = NULL;
+	d->n_had = 0;
+	d->loaded = false;
+	d->n_marks = 0;
+	if (d->record)
+		cfs_handoff_rewind(d->record);
+}
+
+/* Makes the place after `n` names of a sequence one of this handle's. Returns its index. */
+static uint64_t find_place(struct cfs_vfs *v, struct dir *d, uint32_t sequence, uint64_t n)
+{
+	uint64_t *had;
+
+	if (!n || kept_is_own(&d->pass, sequence, n))
+		return n;
+	had = kept_leave(&v->kept, d->kept, &d->pass, sequence, n);
+	if (!had)
+		return n;
+	restart(d);
+	d->had = had;
+	d->n_had = n;
+	return 0;
+}
+
 static int list(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t off,
 		bool attrs, cfs_vfs_dirent_fn fn, void *arg)
 {
+	uint32_t sequence = (uint32_t)(off >> 32);
 	uint64_t index, age_ms;
+	bool any;
 	int r;
 
 	if (off == 0) {
-		d->loaded = false;
-		d->n_marks = 0;
-		if (d->record)
-			cfs_handoff_rewind(d->record);
+		restart(d);
+		kept_begin(&v->kept, d->kept, &d->pass, cache_seq(&v->cache), cfs_now_ms());
 	}
+	off &= UINT32_MAX;
 	if (off < d->n_fixed && deliver_fixed(v, ctx, d, off, fn, arg))
 		return 0;
-	index = off < d->n_fixed ? 0 : off - d->n_fixed;
-	r = seek_page(v, ctx, d, index, attrs);
-	if (r < 0)
-		return r;
-	if (r == 1)
-		return 0;
+	index = off < d->n_fixed ? 0 : find_place(v, d, sequence, off - d->n_fixed);
 	/* One page per call at most: the kernel may come back for any offset of what it was given.
 	 */
-	age_ms = cfs_now_ms() - d->read_ms;
-	while (index < d->first + d->n && !deliver(v, d, index, age_ms, attrs, fn, arg))
-		index++;
+	do {
+		r = seek_page(v, ctx, d, index, attrs);
+		if (r < 0)
+			return r;
+		if (r == 1) {
+			kept_end(&v->kept, d->kept, &d->pass, index, cfs_now_ms());
+			return 0;
+		}
+		age_ms = cfs_now_ms() - d->read_ms;
+		any = false;
+		while (index < d->first + d->n &&
+		       !deliver(v, d, index, age_ms, attrs, fn, arg, &any))
+			index++;
+	} while (!any && index == d->first + d->n);
 	keep_place(d, index);
 	return 0;
+}
+
+bool cfs_vfs_listing_expired(struct cfs_vfs *v, cfs_ino_t ino, uint32_t *ret_which)
+{
+	return kept_has_expired(&v->kept, ino_in(v, ino), cfs_now_ms(), ret_which);
+}
+
+void cfs_vfs_listing_dropped(struct cfs_vfs *v, cfs_ino_t ino, uint32_t which)
+{
+	kept_dropped(&v->kept, ino_in(v, ino), which);
 }
 
 int cfs_vfs_readdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,

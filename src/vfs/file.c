@@ -164,7 +164,7 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 	record_fh(ctx, ret->fh);
 	handle_publish(h, ret->fh, ino, HANDLE_FILE);
 	ret->keep_cache = cache_opened(&v->cache, ino, attr->ctime);
-	ret->direct_io = false;
+	ret->cache_dir = ret->direct_io = false;
 	atomic_store(&h->atime_s, ctx->now.tv_sec);
 	if (keeps_atime(v, ino) && !(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY)
 		touch_atime(v, ctx, ino, attr);

@@ -261,6 +261,8 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 			return stale_if_gone(v, e.ino, r);
 		keep_name(v, seq, now_ms, parent, name, len, ret);
 	}
+	if (ret->attr.type == CFS_TYPE_DIR)
+		ret->attr_ms = kept_limit(&v->kept, ret->ino, now_ms, ret->attr_ms);
 	ret->ino = ino_out(v, ret->ino);
 	return 0;
 }
@@ -300,6 +302,8 @@ int cfs_vfs_getattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	}
 	ino = ino_in(v, ino);
 	r = stale_if_gone(v, ino, get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms));
+	if (r == 0 && ret->attr.type == CFS_TYPE_DIR)
+		ret->attr_ms = kept_limit(&v->kept, ino, cfs_now_ms(), ret->attr_ms);
 	return r == -ESTALE && open_and_gone(v, ino, &ret->attr) ? 0 : r;
 }
 

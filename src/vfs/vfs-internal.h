@@ -9,6 +9,7 @@
 #include "base/table.h"
 #include "base/workers.h"
 #include "cache.h"
+#include "kept.h"
 #include "newdirs.h"
 #include "tree.h"
 
@@ -213,6 +214,7 @@ struct cfs_vfs {
 	struct handles handles;
 	struct cache cache;
 	struct newdirs newdirs;
+	struct kept kept;
 	struct access_log log;
 	struct slow_list slow;
 	struct watchdog watchdog;
@@ -389,7 +391,7 @@ void ahead_opened(struct cfs_vfs *v, cfs_ino_t ino, const struct cfs_attr *attr)
 void ahead_listed(struct cfs_vfs *v, cfs_ino_t dir);
 
 /* dir.c */
-void dir_free(struct dir *d);
+void dir_free(struct cfs_vfs *v, struct dir *d);
 int dir_restore(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino);
 void dir_resume(struct handle *h, struct cfs_handoff_dir *record);
 

@@ -37,9 +37,15 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 			 CFS_MIN(v->conf.entry_timeout_ms, v->conf.dir_entry_timeout_ms));
 	if (r < 0)
 		goto free_cache;
-	r = handles_init(&v->handles, conf->handoff);
+	r = kept_init(&v->kept,
+		      CFS_MIN(v->conf.attr_timeout_ms,
+			      CFS_MIN(v->conf.entry_timeout_ms, v->conf.dir_entry_timeout_ms)),
+		      &v->cache);
 	if (r < 0)
 		goto free_newdirs;
+	r = handles_init(&v->handles, conf->handoff);
+	if (r < 0)
+		goto free_kept;
 	r = access_log_init(&v->log);
 	if (r < 0)
 		goto free_handles;
@@ -78,6 +84,8 @@ free_log:
 	access_log_fini(&v->log);
 free_handles:
 	handles_fini(&v->handles);
+free_kept:
+	kept_fini(&v->kept);
 free_newdirs:
 	newdirs_fini(&v->newdirs);
 free_cache:
@@ -158,6 +166,7 @@ void cfs_vfs_destroy(struct cfs_vfs *v)
 	closed_fini(&v->closed);
 	access_log_fini(&v->log);
 	handles_fini(&v->handles);
+	kept_fini(&v->kept);
 	newdirs_fini(&v->newdirs);
 	cache_fini(&v->cache);
 	free(v);

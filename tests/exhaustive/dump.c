@@ -145,16 +145,17 @@ static void dump_dir(struct mount *m, cfs_ino_t dir, const char *path, FILE *out
 	struct names *l = calloc(1, sizeof(*l));
 	struct cfs_ctx ctx = context(m);
 	char full[256];
-	uint64_t fh, off;
+	struct cfs_vfs_open o;
+	uint64_t off;
 	size_t i;
-	int r = l ? cfs_vfs_opendir(m->vfs, &ctx, dir, &fh) : -ENOMEM;
+	int r = l ? cfs_vfs_opendir(m->vfs, &ctx, dir, &o) : -ENOMEM;
 
 	if (r == 0) {
 		do {
 			off = l->off;
-			r = cfs_vfs_readdir(m->vfs, &ctx, fh, off, false, keep_name, l);
+			r = cfs_vfs_readdir(m->vfs, &ctx, o.fh, off, false, keep_name, l);
 		} while (r == 0 && l->off != off);
-		cfs_vfs_releasedir(m->vfs, &ctx, fh);
+		cfs_vfs_releasedir(m->vfs, &ctx, o.fh);
 	}
 	if (r < 0)
 		fprintf(out, "%s/ ! %s\n", path, cfs_errname(r));

@@ -82,3 +82,130 @@ def test_names_are_looked_up_again_after_an_upgrade(ws, volume):
     if kernel < (6, 16):
         pytest.skip("the kernel has no FUSE_NOTIFY_INC_EPOCH")
     wait_until(lambda: not absent(mnt / "d" / "g") and absent(mnt / "d" / "f"), 10, "the change")
+
+
+# ---- listings ----
+
+LONG = "attr-cache=60,entry-cache=60,dir-entry-cache=60"
+
+
+def names(path):
+    return sorted(os.listdir(path))
+
+
+def test_second_listing_asks_nothing(volume):
+    """But for opening and closing the directory."""
+    mnt, n = volume.mount(LONG), 100_000
+    (mnt / "d").mkdir()
+    for i in range(n):
+        os.mknod(mnt / "d" / ("name-%06d" % i))
+    first = []
+    assert asked(mnt, lambda: first.extend(names(mnt / "d"))) > 100
+    second = []
+    assert asked(mnt, lambda: second.extend(names(mnt / "d"))) <= 3
+    assert first == second == ["name-%06d" % i for i in range(n)]
+    # rewinddir asks nothing at all
+    fd = os.open(mnt / "d", os.O_RDONLY)
+    assert len(os.listdir(fd)) == n
+    assert asked(mnt, lambda: os.listdir(fd)) == 0
+    os.close(fd)
+
+
+def test_own_changes_show_in_listings(volume):
+    mnt = volume.mount(LONG)
+    d = mnt / "d"
+    d.mkdir()
+    want = {"n%04d" % i for i in range(1500)}
+    for name in want:
+        os.mknod(d / name)
+    held = os.open(d, os.O_RDONLY)
+
+    def look():
+        for at in d, held, d:
+            assert names(at) == sorted(want)
+
+    look()
+    os.unlink(d / "n0700")
+    want.remove("n0700")
+    look()
+    os.mkdir(d / "n0700")
+    want.add("n0700")
+    look()
+    assert [e.is_dir() for e in os.scandir(d) if e.name == "n0700"] == [True]
+    os.rename(d / "n0001", d / "z")
+    want = want - {"n0001"} | {"z"}
+    look()
+    os.link(d / "z", mnt / "elsewhere")
+    os.rename(mnt / "elsewhere", d / "a")
+    want.add("a")
+    look()
+    os.symlink("z", d / "s")
+    want.add("s")
+    look()
+    # a directory that is removed and made again, with a handle open on the old one
+    for name in names(d):
+        os.rmdir(d / name) if name == "n0700" else os.unlink(d / name)
+    assert names(d) == []
+    os.rmdir(d)
+    d.mkdir()
+    assert names(d) == os.listdir(held) == []
+    os.close(held)
+
+
+def test_changes_of_another_mount_show_in_listings(volume):
+    """After the time that names are kept, through a descriptor that was open all the time, too."""
+    mnt, other = volume.mount("attr-cache=1,entry-cache=1,dir-entry-cache=1"), volume.mount()
+    (mnt / "d").mkdir()
+    want = ["n%04d" % i for i in range(1500)]
+    for name in want:
+        os.mknod(mnt / "d" / name)
+    held = os.open(mnt / "d", os.O_RDONLY)
+    for i in range(3):
+        assert names(mnt / "d") == names(held) == want
+        os.unlink(other / "d" / want.pop(700))
+        os.mknod(other / "d" / ("x%d" % i))
+        want.append("x%d" % i)
+        # its time of change is what it was, as with JuiceFS for a change soon after another one
+        st = os.stat(mnt / "d")
+        os.utime(other / "d", ns=(st.st_atime_ns, st.st_mtime_ns))
+        for at in held, mnt / "d":
+            wait_until(lambda: names(at) == want, 5, "the change")
+    os.close(held)
+
+
+def test_listing_while_it_is_kept_and_changed(volume):
+    """Readers that the kernel serves from a listing, of which it must let go in the middle."""
+    mnt = volume.mount(LONG)
+    d = mnt / "d"
+    d.mkdir()
+    stay = {"s%05d" % i for i in range(4000)}
+    go = ["g%05d" % i for i in range(2000)]
+    for name in stay | set(go):
+        os.mknod(d / name)
+    assert len(names(d)) == 6000
+    readers = [os.scandir(d) for _ in range(4)]
+    seen = [[next(r).name for _ in range(2500)] for r in readers]
+    for name in go:
+        os.unlink(d / name)
+    assert names(d) == sorted(stay)  # a fresh listing takes the place of the kept one
+    for got, reader in zip(seen, readers):
+        got += [e.name for e in reader]
+        assert len(got) == len(set(got)), "a name twice"
+        assert stay <= set(got) <= stay | set(go), "a name that stays is missing"
+
+
+def test_kept_listing_and_another_process(ws, volume):
+    """A listing is not served beyond an upgrade, and one that is being read stays whole."""
+    mnt, other = volume.mount(LONG), volume.mount()
+    (mnt / "d").mkdir()
+    want = ["n%04d" % i for i in range(3000)]
+    for name in want:
+        os.mknod(mnt / "d" / name)
+    assert names(mnt / "d") == want
+    reader = os.scandir(mnt / "d")
+    seen = [next(reader).name for _ in range(1500)]
+    upgrade(ws, volume, mnt, LONG)
+    os.unlink(other / "d" / want.pop())
+    seen += [e.name for e in reader]
+    assert len(seen) == len(set(seen)) and set(seen) >= set(want)
+    assert names(mnt / "d") == want

@@ -179,7 +179,8 @@ static void handles_come_back_under_their_numbers(void **state)
 {
 	struct cfs_vfs_restored restored;
 	struct cfs_ctx c;
-	uint64_t a, b, closed, dir, fresh;
+	struct cfs_vfs_open dir;
+	uint64_t a, b, closed, fresh;
 
 	begin();
 	c = ctx();
@@ -207,7 +208,7 @@ static void handles_come_back_under_their_numbers(void **state)
 	assert_int_equal(meta.closed, 0);
 	assert_int_equal(release(b), 0);
 	assert_int_equal(meta.closed, 1); /* the last handle of a removed file */
-	assert_int_equal(cfs_vfs_releasedir(vfs, &c, dir), 0);
+	assert_int_equal(cfs_vfs_releasedir(vfs, &c, dir.fh), 0);
 	end();
 }
 
@@ -412,25 +413,25 @@ static void a_directory_is_read_on_from_its_place(void **state)
 	struct reading r = {.stop_after = 1500, .last = -1};
 	struct cfs_vfs_restored restored;
 	struct cfs_ctx c;
-	uint64_t dir;
+	struct cfs_vfs_open dir;
 	int i;
 
 	begin();
 	c = ctx();
 	assert_int_equal(cfs_vfs_opendir(vfs, &c, CFS_ROOT_INO, &dir), 0);
 	while (r.n < r.stop_after)
-		assert_int_equal(cfs_vfs_readdir(vfs, &c, dir, r.off, false, take_name, &r), 0);
+		assert_int_equal(cfs_vfs_readdir(vfs, &c, dir.fh, r.off, false, take_name, &r), 0);
 	for (i = 0; i < 1400; i++)
 		meta.exists[i] = false;
 	crash(&restored);
 	c = ctx();
 	for (i = 0; i < 10; i++) {
 		r.stop_after += 700;
-		assert_int_equal(cfs_vfs_readdir(vfs, &c, dir, r.off, false, take_name, &r), 0);
+		assert_int_equal(cfs_vfs_readdir(vfs, &c, dir.fh, r.off, false, take_name, &r), 0);
 	}
 	assert_int_equal(r.n, 3000);
 	assert_false(r.twice);
-	assert_int_equal(cfs_vfs_releasedir(vfs, &c, dir), 0);
+	assert_int_equal(cfs_vfs_releasedir(vfs, &c, dir.fh), 0);
 	end();
 }
 

@@ -44,10 +44,10 @@ static void write_and_close(int i)
 static uint64_t open_dir(void)
 {
 	struct cfs_ctx c = ctx();
-	uint64_t fh;
+	struct cfs_vfs_open o;
 
-	assert_int_equal(cfs_vfs_opendir(vfs, &c, CFS_ROOT_INO, &fh), 0);
-	return fh;
+	assert_int_equal(cfs_vfs_opendir(vfs, &c, CFS_ROOT_INO, &o), 0);
+	return o.fh;
 }
 
 static int sync_dir(uint64_t fh)

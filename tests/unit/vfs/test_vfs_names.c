@@ -50,10 +50,10 @@ static int list_some(uint64_t fh, struct walk *w, int budget)
 static uint64_t open_root(void)
 {
 	struct cfs_ctx c = ctx();
-	uint64_t fh = 0;
+	struct cfs_vfs_open o;
 
-	assert_int_equal(cfs_vfs_opendir(vfs, &c, CFS_ROOT_INO, &fh), 0);
-	return fh;
+	assert_int_equal(cfs_vfs_opendir(vfs, &c, CFS_ROOT_INO, &o), 0);
+	return o.fh;
 }
 
 static void close_dir(uint64_t fh)
@@ -108,9 +108,81 @@ static void listing_goes_back_to_any_offset(void **state)
 	}
 	w->off = 0;
 	assert_int_equal(list_some(fh, w, 2), 2);
-	assert_int_equal(w->off, 2);
+	assert_int_equal(w->off & UINT32_MAX, 2);
 	close_dir(fh);
 	free(w);
+}
+
+/*
+ * The kernel reads a handle on where the listing ended that it had kept of another handle. Without it:
+ * a program that removes what it lists, as rm -r does, misses names.
+ */
+static void listing_goes_on_where_another_handle_was(void **state)
+{
+	struct walk *a = calloc(1, sizeof(*a)), *b = calloc(1, sizeof(*b));
+	uint64_t first, second;
+	char name[16];
+	int i;
+
+	start(60000, 0);
+	fill_engine(5000);
+	meta.exists[77] = meta.exists[3333] = false;
+	first = open_root();
+	while (list_some(first, a, 100))
+		;
+	close_dir(first);
+	second = open_root();
+	/* All but some of what the reader has got from the kernel is gone, and there are others. */
+	for (i = 0; i < 2990; i++) {
+		snprintf(name, sizeof(name), "f%05d", i);
+		if (meta.exists[i])
+			assert_int_equal(unlink_file(name), 0);
+	}
+	meta.exists[77] = meta.exists[3333] = true;
+	b->off = a->offs[3000];
+	while (list_some(second, b, 100))
+		;
+	for (i = 0; i < 3000; i++)
+		assert_int_equal(b->seen[i], i == 77);
+	for (i = 3000; i < 5000; i++)
+		assert_int_equal(b->seen[i], 1);
+	close_dir(second);
+	free(a);
+	free(b);
+}
+
+/*
+ * The kernel puts replies to several handles together, by their offsets. Without it: a listing that it
+ * keeps has names of two times, and misses one or has one twice.
+ */
+static void offsets_are_alike_only_for_equal_names(void **state)
+{
+	struct walk *a = calloc(1, sizeof(*a)), *b = calloc(1, sizeof(*b));
+	uint64_t first, second;
+	int i;
+
+	start(60000, 0);
+	fill_engine(3000);
+	first = open_root();
+	second = open_root();
+	while (list_some(first, a, 100))
+		;
+	while (list_some(second, b, 70))
+		;
+	assert_memory_equal(a->offs, b->offs, sizeof(a->offs));
+	meta.exists[1500] = false;
+	memset(b, 0, sizeof(*b));
+	while (list_some(second, b, 70))
+		;
+	/* Offsets are behind the names before. */
+	for (i = 0; i < 1500; i++)
+		assert_int_equal(a->offs[i], b->offs[i]);
+	for (i = 1502; i < 3000; i++)
+		assert_int_not_equal(a->offs[i] >> 32, b->offs[i] >> 32);
+	close_dir(first);
+	close_dir(second);
+	free(a);
+	free(b);
 }
 
 /* Without it: a file that was just removed or changed comes back as it was, out of a listing. */
@@ -449,6 +521,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(listing_sees_every_lasting_entry_once, stop),
 		cmocka_unit_test_teardown(listing_goes_back_to_any_offset, stop),
+		cmocka_unit_test_teardown(listing_goes_on_where_another_handle_was, stop),
+		cmocka_unit_test_teardown(offsets_are_alike_only_for_equal_names, stop),
 		cmocka_unit_test_teardown(listing_gives_no_attributes_that_are_outdated, stop),
 		cmocka_unit_test_teardown(answers_are_kept_for_their_time_and_no_longer, stop),
 		cmocka_unit_test_teardown(a_slow_answer_does_not_replace_a_change, stop),

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The bounds of what is remembered of listings. When these fail a mount's memory grows with the volume. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "vfs/kept.h"
+
+static struct cache cache;
+static struct kept kept;
+
+static int start(void **state)
+{
+	assert_int_equal(cache_init(&cache, 60000), 0);
+	return kept_init(&kept, 60000, &cache);
+}
+
+static int stop(void **state)
+{
+	kept_fini(&kept);
+	cache_fini(&cache);
+	return 0;
+}
+
+/* Reads a directory of so many names. Returns whether the kernel may use what it had. */
+static bool read_dir(cfs_ino_t ino, uint64_t names, uint64_t now_ms)
+{
+	struct kept_pass p = {0};
+	struct kept_dir *d;
+	uint64_t i;
+	bool valid;
+
+	d = kept_open(&kept, &p, ino, now_ms, &valid);
+	assert_non_null(d);
+	kept_begin(&kept, d, &p, cache_seq(&cache), now_ms);
+	for (i = 0; i < names; i++)
+		assert_int_not_equal(kept_name(&kept, d, &p, i, i + ino), 0);
+	kept_end(&kept, d, &p, names, now_ms);
+	assert_true(kept.bytes <= KEPT_BYTES_MAX);
+	kept_close(&kept, d, &p);
+	return valid;
+}
+
+static void big_directories_are_not_kept(void **state)
+{
+	assert_false(read_dir(1, KEPT_NAMES_MAX + 1, 1000));
+	assert_int_equal(kept.bytes, 0);
+	assert_false(read_dir(1, KEPT_NAMES_MAX + 1, 1001));
+}
+
+static void memory_is_bounded(void **state)
+{
+	cfs_ino_t ino;
+
+	for (ino = 1; ino < 20; ino++)
+		read_dir(ino, 100000, 1000);
+	assert_true(kept.bytes > 0);
+	assert_true(read_dir(19, 100000, 1000));
+	assert_false(read_dir(1, 100000, 1000));
+	for (ino = 100; ino < 100 + 2 * KEPT_DIRS_MAX; ino++)
+		read_dir(ino, 3, 1000);
+	assert_true(kept.n_closed <= KEPT_DIRS_MAX + 1);
+	assert_int_equal(kept.n_open, 0);
+}
+
+static void listings_end_with_their_time(void **state)
+{
+	assert_false(read_dir(1, 100, 1000));
+	assert_true(read_dir(1, 100, 2000));
+	assert_false(read_dir(1, 100, 70000));
+	assert_true(read_dir(1, 100, 71000));
+	cache_changed(&cache, 0, 0, 1, NULL);
+	assert_false(read_dir(1, 100, 72000));
+}
+
+/* Other names read at the same time: it is not known which of them the kernel has. */
+static void listings_that_differ_are_not_kept(void **state)
+{
+	struct kept_pass a = {0}, b = {0};
+	struct kept_dir *d;
+	bool valid;
+
+	d = kept_open(&kept, &a, 1, 1000, &valid);
+	kept_open(&kept, &b, 1, 1000, &valid);
+	kept_begin(&kept, d, &a, 0, 1000);
+	kept_begin(&kept, d, &b, 0, 1000);
+	assert_int_equal(kept_name(&kept, d, &a, 0, 10), kept_name(&kept, d, &b, 0, 10));
+	assert_int_not_equal(kept_name(&kept, d, &a, 1, 11), kept_name(&kept, d, &b, 1, 12));
+	kept_end(&kept, d, &a, 2, 1000);
+	kept_end(&kept, d, &b, 2, 1000);
+	kept_close(&kept, d, &a);
+	kept_close(&kept, d, &b);
+	assert_false(read_dir(1, 2, 1001));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(big_directories_are_not_kept, start, stop),
+		cmocka_unit_test_setup_teardown(memory_is_bounded, start, stop),
+		cmocka_unit_test_setup_teardown(listings_end_with_their_time, start, stop),
+		cmocka_unit_test_setup_teardown(listings_that_differ_are_not_kept, start, stop),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

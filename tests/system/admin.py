@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Helpers of the tests of administration commands."""
 
+import contextlib
 import json
 import os
 import sqlite3
 import time
 
 from syscalls import data, read, write
-from waiting import SLOW
 
 TRASH = 0x7FFFFFFF10000000
 DAMAGED = 3
@@ -83,11 +83,13 @@ def junk(vol, key, content=b"x" * 10, age_s=7200):
 def stand_still(vol, p, query):
     """Locks the database as soon as query finds something that process p has made. The process cannot get
     on before the connection that is returned is closed."""
-    db = sqlite3.connect(vol.db, timeout=30 * SLOW, isolation_level=None)
+    db = sqlite3.connect(vol.db, timeout=0, isolation_level=None)
     while True:
         assert p.poll() is None, "it was faster than this test"
-        db.execute("BEGIN IMMEDIATE")
-        if db.execute(query).fetchone():
-            return db
-        db.execute("ROLLBACK")
-        time.sleep(0.001)  # the others' turn
+        # SQLite would sleep between its tries, and p would be done before it gets the lock.
+        with contextlib.suppress(sqlite3.OperationalError):
+            db.execute("BEGIN IMMEDIATE")
+            if db.execute(query).fetchone():
+                return db
+            db.execute("ROLLBACK")
+            time.sleep(0.001)  # the others' turn

@@ -3,6 +3,7 @@
 are there, or the mount is asked what the kernel knows."""
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -84,9 +85,21 @@ def test_names_are_looked_up_again_after_an_upgrade(ws, volume):
     wait_until(lambda: not absent(mnt / "d" / "g") and absent(mnt / "d" / "f"), 10, "the change")
 
 
-# ---- listings ----
-
 LONG = "attr-cache=60,entry-cache=60,dir-entry-cache=60"
+
+
+def test_asking_for_the_creation_time_costs_nothing(volume):
+    """stat(1) asks for it. The format has none: a request for each file would be in vain."""
+    mnt = volume.mount(LONG)
+    for i in range(20):
+        (mnt / ("f%d" % i)).write_bytes(b"x")
+    files = [mnt / ("f%d" % i) for i in range(20)]
+    stat = ["stat", "-c", "%W", *files]
+    assert subprocess.run(stat, check=True, stdout=-1, text=True).stdout.split() == ["0"] * 20
+    assert asked(mnt, lambda: subprocess.run(stat, check=True, stdout=subprocess.DEVNULL)) == 0
+
+
+# ---- listings ----
 
 
 def names(path):

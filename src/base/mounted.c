@@ -119,6 +119,8 @@ bool mounted_is_dead(const char *point)
 	/* A thread that asks a mount that hangs could not be ended. */
 	pid = fork();
 	if (pid == 0) {
+		/* Nor may it keep the pipes of this program's caller open. */
+		close_range(STDIN_FILENO, STDERR_FILENO, 0);
 		err = statvfs(point, &st) < 0 ? errno : 0;
 		_exit(write(pair[1], &err, sizeof(err)) != sizeof(err));
 	}

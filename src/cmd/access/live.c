@@ -54,6 +54,8 @@ __attribute__((noreturn)) static void copy(const char *path, const char *request
 	int in;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	/* A child that hangs in the mount must not keep the pipes of the command's caller open. */
+	close_range(STDIN_FILENO, STDERR_FILENO, 0);
 	signal(SIGINT, SIG_DFL);
 	signal(SIGTERM, SIG_DFL);
 	in = open(path, (request ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOCTTY);

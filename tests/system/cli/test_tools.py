@@ -12,7 +12,7 @@ import tarfile
 import pytest
 
 import servers
-from cachefs import Volume, need_module, tool, wait_until
+from cachefs import SLOW, Volume, alive, children, need_module, tool, wait_until
 from syscalls import data, write
 
 
@@ -122,6 +122,18 @@ for line in sys.stdin:
 """
 
 
+def reads_the_log(p):
+    """Whether a child of the command has opened it."""
+    for child in children(p.pid):
+        for fd in os.listdir("/proc/%d/fd" % child):
+            try:
+                if os.readlink("/proc/%d/fd/%s" % (child, fd)).endswith("/.accesslog"):
+                    return True
+            except OSError:
+                pass
+    return False
+
+
 def profiled(ws, mnt, *options):
     """The rows after 20 mkdir and 20 failed lookups of one process."""
     user = ws.python(WORK, str(mnt), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -129,19 +141,7 @@ def profiled(ws, mnt, *options):
     p = ws.popen(
         [tool("cachefs"), "profile", mnt, "--json", *options], stdout=subprocess.PIPE, text=True
     )
-    children = "/proc/%d/task/%d/children" % (p.pid, p.pid)
-
-    def reading():
-        for child in open(children).read().split():
-            for fd in os.listdir("/proc/%s/fd" % child):
-                try:
-                    if os.readlink("/proc/%s/fd/%s" % (child, fd)).endswith("/.accesslog"):
-                        return True
-                except OSError:
-                    pass
-        return False
-
-    wait_until(reading, what="its reader")
+    wait_until(lambda: reads_the_log(p), what="its reader")
     user.stdin.write("d\n")
     user.stdin.flush()
     assert user.stdout.readline() == "done\n"
@@ -152,6 +152,21 @@ def profiled(ws, mnt, *options):
     user.stdin.close()
     user.stdout.close()
     return pid, json.loads(out)
+
+
+def test_output_ends_with_the_command(ws, mnt):
+    """The child that reads the mount cannot be killed while the mount has its request. A pipe that it kept
+    open would hold up what reads the command's output."""
+    p = ws.popen([tool("cachefs"), "profile", mnt], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    wait_until(lambda: reads_the_log(p), what="its reader")
+    (reader,) = children(p.pid)
+    os.kill(mnt.pid(), signal.SIGSTOP)
+    try:
+        p.send_signal(signal.SIGINT)
+        p.communicate(timeout=20 * SLOW)
+        assert alive(reader)
+    finally:
+        os.kill(mnt.pid(), signal.SIGCONT)
 
 
 def test_profile_names_who_asks_for_what(ws, mnt):

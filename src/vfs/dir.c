@@ -140,7 +140,7 @@ int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 void dir_free(struct cfs_vfs *v, struct dir *d)
 {
 	kept_close(&v->kept, d->kept, &d->pass);
-	free(d->had);
+	kept_return(&v->kept, d->had, d->n_had);
 	free(d->afters);
 	free(d->entries);
 	free(d->names);
@@ -435,9 +435,9 @@ void dir_resume(struct handle *h, struct cfs_handoff_dir *record)
 	d->n_marks = n;
 }
 
-static void restart(struct dir *d)
+static void restart(struct cfs_vfs *v, struct dir *d)
 {
-	free(d->had);
+	kept_return(&v->kept, d->had, d->n_had);
 	d->had = NULL;
 	d->n_had = 0;
 	d->loaded = false;
@@ -456,7 +456,7 @@ static uint64_t find_place(struct cfs_vfs *v, struct dir *d, uint32_t sequence, 
 	had = kept_leave(&v->kept, d->kept, &d->pass, sequence, n);
 	if (!had)
 		return n;
-	restart(d);
+	restart(v, d);
 	d->had = had;
 	d->n_had = n;
 	return 0;
@@ -471,7 +471,7 @@ static int list(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uin
 	int r;
 
 	if (off == 0) {
-		restart(d);
+		restart(v, d);
 		kept_begin(&v->kept, d->kept, &d->pass, cache_seq(&v->cache), cfs_now_ms());
 	}
 	off &= UINT32_MAX;

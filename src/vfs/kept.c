@@ -176,6 +176,7 @@ struct kept_dir *kept_open(struct kept *k, struct kept_pass *p, cfs_ino_t ino, u
 			     !cache_changed_since(k->cache, ino, d->seq);
 	if (d) {
 		p->dropped = !*ret_valid;
+		k->hits += *ret_valid && d->kept;
 		p->completed = d->completed;
 	}
 	pthread_mutex_unlock(&k->lock);
@@ -406,17 +407,30 @@ uint64_t *kept_leave(struct kept *k, struct kept_dir *d, struct kept_pass *p, ui
 	if (d) {
 		pthread_mutex_lock(&k->lock);
 		leave(d, p);
+		make_room(k, n * sizeof(*names), 0);
 		s = sequence_of(d, sequence);
-		if (s && n <= s->n)
+		if (s && n <= s->n && k->bytes + n * sizeof(*names) <= KEPT_BYTES_MAX)
 			names = malloc(n * sizeof(*names));
-		if (names)
+		if (names) {
+			k->bytes += n * sizeof(*names);
 			memcpy(names, s->names, n * sizeof(*names));
+		}
 		pthread_mutex_unlock(&k->lock);
 	}
 	if (names)
 		qsort(names, n, sizeof(*names), by_value);
 	*p = (struct kept_pass){.sequence = new_generation(k)};
 	return names;
+}
+
+void kept_return(struct kept *k, uint64_t *names, uint64_t n)
+{
+	if (!names)
+		return;
+	pthread_mutex_lock(&k->lock);
+	k->bytes -= n * sizeof(*names);
+	pthread_mutex_unlock(&k->lock);
+	free(names);
 }
 
 bool kept_has(const uint64_t *sorted, uint64_t n, uint64_t hash)

@@ -29,7 +29,7 @@
 #define KEPT_BUCKETS   1024
 #define KEPT_DIRS_MAX  2048	  /* that no handle is open on */
 #define KEPT_NAMES_MAX (1u << 18) /* in one directory */
-#define KEPT_BYTES_MAX (4u << 20) /* of all sequences */
+#define KEPT_BYTES_MAX (4u << 20) /* of all sequences, and of what kept_leave() has returned */
 
 struct kept_dir;
 
@@ -40,7 +40,8 @@ struct kept {
 	struct kept_dir *bucket[KEPT_BUCKETS];
 	TAILQ_HEAD(, kept_dir) closed; /* no handle is open, least recent first */
 	unsigned n_closed;
-	size_t bytes; /* of sequences */
+	size_t bytes;  /* see KEPT_BYTES_MAX */
+	uint64_t hits; /* opens for which the kernel had the listing */
 	_Atomic unsigned n_open;
 	_Atomic uint32_t generation; /* of the sequence made last */
 };
@@ -82,11 +83,12 @@ void kept_end(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint64_t 
 /* Whether the pass has given out this offset, behind `n` names. */
 bool kept_is_own(const struct kept_pass *p, uint32_t sequence, uint64_t n);
 /*
- * The first n names of a sequence, sorted, for kept_has(); malloc'ed. NULL: it is forgotten, or there
- * is no memory. The pass goes on with a sequence of its own.
+ * The first n names of a sequence, sorted, for kept_has() until kept_return(). NULL: it is forgotten,
+ * or there is no memory. The pass goes on with a sequence of its own.
  */
 uint64_t *kept_leave(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint32_t sequence,
 		     uint64_t n);
+void kept_return(struct kept *k, uint64_t *names, uint64_t n); /* or NULL */
 bool kept_has(const uint64_t *sorted, uint64_t n, uint64_t hash);
 
 /* How long attributes of a directory may be kept: not longer than a listing that is in use. */

@@ -66,6 +66,32 @@ static void memory_is_bounded(void **state)
 	assert_int_equal(kept.n_open, 0);
 }
 
+/* A reader that has left a kept listing holds what it had of it. */
+static void readers_share_the_bound(void **state)
+{
+	uint64_t *had[100];
+	struct kept_pass p = {0};
+	struct kept_dir *d;
+	uint64_t i, n = 0;
+	bool valid;
+
+	read_dir(1, 100000, 1000);
+	d = kept_open(&kept, &p, 1, 1000, &valid);
+	kept_begin(&kept, d, &p, 0, 1000);
+	for (i = 0; i < 100; i++) {
+		had[i] = kept_leave(&kept, d, &p, p.sequence, 90000);
+		n += had[i] != NULL;
+		kept_begin(&kept, d, &p, 0, 1000);
+		assert_true(kept.bytes <= KEPT_BYTES_MAX);
+	}
+	assert_in_range(n, 1, 99);
+	for (i = 0; i < 100; i++)
+		kept_return(&kept, had[i], 90000);
+	kept_close(&kept, d, &p);
+	/* The sequence itself is left. */
+	assert_true(kept.bytes < 2 * 90000 * sizeof(*had[0]));
+}
+
 static void listings_end_with_their_time(void **state)
 {
 	assert_false(read_dir(1, 100, 1000));
@@ -101,6 +127,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(big_directories_are_not_kept, start, stop),
 		cmocka_unit_test_setup_teardown(memory_is_bounded, start, stop),
+		cmocka_unit_test_setup_teardown(readers_share_the_bound, start, stop),
 		cmocka_unit_test_setup_teardown(listings_end_with_their_time, start, stop),
 		cmocka_unit_test_setup_teardown(listings_that_differ_are_not_kept, start, stop),
 	};

@@ -40,8 +40,8 @@ struct kept {
 	struct kept_dir *bucket[KEPT_BUCKETS];
 	TAILQ_HEAD(, kept_dir) closed; /* no handle is open, least recent first */
 	unsigned n_closed;
-	size_t bytes;  /* see KEPT_BYTES_MAX */
-	uint64_t hits; /* opens for which the kernel had the listing */
+	_Atomic size_t bytes;  /* see KEPT_BYTES_MAX */
+	_Atomic uint64_t hits; /* opens for which the kernel had the listing */
 	_Atomic unsigned n_open;
 	_Atomic uint32_t generation; /* of the sequence made last */
 };

@@ -446,8 +446,12 @@ def test_a_bucket_without_conditions(ws, s3, via):
 # -- damage
 
 
-def damage(how, vol):
+def damage(how, vol, foreign):
     names = entries(vol)
+    if how == "foreign":
+        # An undamaged entry of that number, of another history.
+        shutil.copy(folder(foreign) / names[2], folder(vol) / names[2])
+        return names[2]
     middle, other = folder(vol) / names[len(names) // 2], folder(vol) / names[len(names) // 2 + 1]
     if how == "missing":
         middle.unlink()
@@ -471,21 +475,26 @@ def damage(how, vol):
 
 
 def test_damage_is_named(ws):
-    vol = ws.volume(replicate="async")
-    mnt = vol.mount()
+    vol, foreign = ws.volume(replicate="async"), ws.volume("foreign", replicate="async")
+    mnt, other = vol.mount(), foreign.mount()
     for n in range(4):
         write(mnt / ("f%d" % n), b"x")
+        write(other / ("f%d" % n), b"x")
         covered(mnt)
+        covered(other)
     mnt.umount()
+    other.umount()
+    assert len(entries(foreign)) > 3
     whole = ws.path("whole")
     shutil.copytree(folder(vol), whole)
     target = ws.path("again.db")
-    for how in ("missing", "cut", "flipped", "swapped", "piece", "no-piece"):
+    for how in ("missing", "cut", "flipped", "swapped", "foreign", "piece", "no-piece"):
         shutil.rmtree(folder(vol))
         shutil.copytree(whole, folder(vol))
-        name = damage(how, vol)
+        name = damage(how, vol, foreign)
         r = refused(ws, "load", "--from-replica", *place(vol), "sqlite3://%s" % target, says=name)
-        assert "missing" in r.stderr or "damaged" in r.stderr, how
+        words = ("missing", "damaged", "does not follow")
+        assert any(w in r.stderr for w in words), (how, r.stderr)
         assert not list(ws.dir.glob("again.db*")), how
 
 
@@ -520,16 +529,22 @@ def test_an_outage_is_survived(ws, s3, via):
     vol = S3Volume(ws, s3, url="%s/bucket" % via.url, replicate="async")
     mnt = vol.mount(env=s3.keys)
     mnt.allow("object store|replica")
+    write(mnt / "removed", b"0")
     write(mnt / "before", b"1")
     covered(mnt)
+    (removed,) = [o for o in vol.objects() if o.read_bytes() == b"0"]
     via.add(".*", "meta-replica", status=503, body=xml_error("SlowDown"))
+    os.unlink(mnt / "removed")
     for n in range(50):
         write(mnt / ("f%d" % n), b"%d" % n)
     wait_until(lambda: mnt.stat("replica_failures_total") >= 1, 40, "a failure")
     assert mnt.stat("replica_lag_seconds") > 1 and mnt.stat("replica_backlog_bytes") > 0
     wait_until(lambda: "is not replicated at the moment" in mnt.log(), 30, "the log line")
+    # A restore would bring the file back: its object is needed until the removal is in the bucket.
+    assert removed.exists()
     via.clear()
     covered(mnt)
+    wait_until(lambda: not removed.exists(), 30, "the removal of the object")
     assert mnt.stat("replica_backlog_bytes") == 0
     # Bursts: every other call fails.
     via.add(".*", "meta-replica", every=2, status=503, body=xml_error("SlowDown"))

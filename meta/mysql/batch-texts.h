@@ -13,6 +13,8 @@
  *	CHANGE			its statements, each with "; " behind it
  *	WHEN(c) ELSE END_WHEN	c: a ?, or a name, alone (not 0) or with "=" and a digit behind it
  *	MUST			the statement before has found its one row
+ *	SURE			the same, where a stopped statement may find none without an error
+ *	CLEAR(table, ino)	deletes the rows of an inode that there may be
  *	NOT_IF(condition)	of subqueries
  *	LOCK(rows)		nothing but a lock, of rows that there may be
  *	IF_DIR_IS(lock)		p_dir is there as expected: 8 parameters
@@ -35,7 +37,7 @@
 #define TOUCH                                                                                      \
 	WHEN("?")                                                                                  \
 	"UPDATE {node} SET nlink=nlink+?,mtime=?,ctime=?,mtimensec=?,ctimensec=? WHERE "           \
-	"inode=p_dir; " END_WHEN
+	"inode=p_dir; " SURE END_WHEN
 #define DIR_IS "n.inode=p_dir AND " DIR_STILL
 #define DIR_STILL                                                                                  \
 	"n.type=2 AND n.flags=? AND n.mode=? AND n.uid=? AND n.gid=? AND "                         \
@@ -53,11 +55,8 @@
 /* For a directory: checks that it has no entries, and deletes its other rows. */
 #define EMPTY                                                                                      \
 	WHEN("p_type=2")                                                                           \
-	"{CLOSE_DIR}" NOT_IF(                                                                      \
-		"EXISTS(SELECT 1 FROM {edge} WHERE parent=p_ino)") "DELETE FROM {dir_stats} "      \
-								   "WHERE inode=p_ino; "           \
-								   "DELETE FROM {dir_quota} "      \
-								   "WHERE inode=p_ino; " END_WHEN
+	"{CLOSE_DIR}" NOT_IF("EXISTS(SELECT 1 FROM {edge} WHERE parent=p_ino)")                    \
+		CLEAR("{dir_stats}", "p_ino") CLEAR("{dir_quota}", "p_ino") END_WHEN
 /* The rest of a commit, from the condition on the file's row. */
 #define WRITTEN_IF(condition)                                                                      \
 	"WHERE inode=p_ino AND type=1 AND (length>=p_end OR COALESCE(parent,0)<>0)" condition      \
@@ -98,8 +97,8 @@ BATCH(remove,
 	DECLARE_LEFT CHANGE
 	"DELETE FROM {node} WHERE " VICTIM_IS "; " MUST EMPTY
 	"DELETE FROM {edge} WHERE parent=p_dir AND name=? AND inode+0=p_ino; " MUST
-	"DELETE FROM {xattr} WHERE inode=p_ino; "
-	WHEN("p_type=3") "DELETE FROM {symlink} WHERE inode=p_ino; " END_WHEN
+	CLEAR("{xattr}", "p_ino")
+	WHEN("p_type=3") CLEAR("{symlink}", "p_ino") END_WHEN
 	WHEN("p_type=1") LEFT_CHUNKS("p_ino", "7") END_WHEN
 	TOUCH IF_DIR_IS("") COMMIT_DIR_LEFT)
 
@@ -159,8 +158,8 @@ BATCH(rename,
 	"INSERT INTO {edge}(parent,name,inode,type) VALUES(p_trash,?,p_old,p_type); "
 	ELSE
 	"DELETE FROM {node} WHERE inode=p_old AND type=p_type AND " STILL "; " MUST
-	"DELETE FROM {xattr} WHERE inode=p_old; "
-	WHEN("p_type=3") "DELETE FROM {symlink} WHERE inode=p_old; " END_WHEN
+	CLEAR("{xattr}", "p_old")
+	WHEN("p_type=3") CLEAR("{symlink}", "p_old") END_WHEN
 	WHEN("p_type=1") LEFT_CHUNKS("p_old", "0") END_WHEN
 	END_WHEN END_WHEN
 	NOT_IF("NOT EXISTS(SELECT 1 FROM {node} n WHERE n.inode=p_src AND " DIR_STILL ")")

@@ -37,8 +37,17 @@
 #define END_WHEN	  "END IF; "
 #define NOT_IF(condition) WHEN(condition) GIVE_UP END_WHEN
 #define MUST		  NOT_IF("ROW_COUNT()<>1")
+#define SURE		  MUST
 #define DECLARE_LOCK	  "DECLARE p_x INT; "
 #define LOCK(rows)	  "SELECT 1 INTO p_x FROM " rows " FOR UPDATE; "
+
+/*
+ * MariaDB answers a DELETE or UPDATE that it stops while it plans it as one that found no row, and goes
+ * on with the next statement. It does not go on behind the condition of an IF.
+ */
+#define CLEAR(table, ino)                                                                          \
+	WHEN("EXISTS(SELECT 1 FROM " table " WHERE inode=" ino ")")                                \
+	"DELETE FROM " table " WHERE inode=" ino "; " NOT_IF("ROW_COUNT()<1") END_WHEN
 
 #define READ(columns, into, from, at) "SELECT " columns " INTO " into " FROM " from "; "
 
@@ -218,6 +227,9 @@ int mysql_compound_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *ro
 	m->sql.round_trips++;
 	r = run(s, row, n);
 	code = r < 0 ? mysql_stmt_errno(s->handle) : 0;
+	/* It was stopped before COMMIT, without an error. */
+	if (r > 0 && n && m->handle->server_status & SERVER_STATUS_IN_TRANS)
+		return -ENOTCONN;
 	if (code == ER_SIGNAL_EXCEPTION)
 		return 0;
 	return code ? mysql_error_of(m, code, mysql_stmt_error(s->handle), mysql_batch_name(id))

@@ -436,6 +436,8 @@ int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, cha
 	/* Only compound and single statements have certification rows. */
 	if (m->sql.certifies && m->way == MYSQL_MULTI)
 		m->way = MYSQL_GENERIC;
+	if (!r)
+		r = mysql_stops(&m->sql, &m->sql.stops);
 	/* TiDB has no read-only transactions: there the check in the core must suffice. */
 	if (!r && (sql->read_only || m->sql.certifies) && !m->tidb)
 		r = mysql_run(m, "SET SESSION TRANSACTION READ ONLY");

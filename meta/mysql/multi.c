@@ -38,7 +38,9 @@ enum { M_PARAM = 1, M_WHEN, M_ELSE, M_END, M_TAKE, M_COMMIT };
 /* 2^64-1 and one more if it is true. */
 #define FAIL_IF(condition) "18446744073709551615+(" condition ")"
 #define MUST		   "SET @c=" FAIL_IF("ROW_COUNT()<>1") "; "
+#define SURE		   ""
 #define NOT_IF(condition)  "SELECT " FAIL_IF(condition) "; "
+#define CLEAR(table, ino)  "DELETE FROM " table " WHERE inode=" ino "; "
 #define LOCK(rows)	   "SELECT 1 FROM " rows " FOR UPDATE; "
 #define IF_DIR_IS(lock)	   "SELECT " FAIL_IF("COUNT(*)<>1") " FROM {node} n WHERE " DIR_IS lock "; "
 

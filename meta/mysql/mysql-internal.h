@@ -230,6 +230,7 @@ DECLARE(commit_slice)
 /* schema.c: members of the dialect */
 int mysql_each_column(struct sql_conn *c, sql_column_fn see, void *arg);
 int mysql_has_index(struct sql_conn *c, const char *table, const char *name);
+int mysql_stops(struct sql_conn *c, uint64_t *ret);
 void mysql_put_type(FILE *f, const struct sql_column *col);
 void mysql_put_table_options(struct sql_conn *c, FILE *f);
 int mysql_run_ddl(struct sql_conn *c, const char *text);

@@ -204,6 +204,7 @@ static const struct sql_dialect dialect = {
 	.load = mysql_bulk_add,
 	.reset = mysql_reset_stmt,
 	.changes = mysql_changes,
+	.stops = mysql_stops,
 	.insert_id = mysql_insert_id_of,
 	.col_int = mysql_col_int,
 	.col_bytes = mysql_col_bytes,

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tables of meta/sql/schema.c in MySQL, with the column types of JuiceFS. */
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "mysql-internal.h"
@@ -42,6 +44,36 @@ static int query(struct mysql_conn *m, const char *text, MYSQL_RES **ret)
 	*ret = mysql_store_result(m->handle);
 	if (!*ret)
 		return mysql_error_of(m, mysql_errno(m->handle), mysql_error(m->handle), text);
+	return 0;
+}
+
+/*
+ * MariaDB stops a query or a change while it plans it, by KILL QUERY or max_statement_time, and then may
+ * answer that no row was found. It counts both.
+ */
+int mysql_stops(struct sql_conn *c, uint64_t *ret)
+{
+	struct mysql_conn *m = mysql_conn(c);
+	uint64_t sum = 0;
+	unsigned n = 0;
+	MYSQL_RES *rows;
+	MYSQL_ROW row;
+	int r;
+
+	if (m->way != MYSQL_COMPOUND)
+		return 0;
+	r = query(m,
+		  "SHOW GLOBAL STATUS WHERE Variable_name IN "
+		  "('Com_kill','Max_statement_time_exceeded')",
+		  &rows);
+	if (r)
+		return r;
+	for (; (row = mysql_fetch_row(rows)); n++)
+		sum += row[1] ? strtoull(row[1], NULL, 10) : 0;
+	mysql_free_result(rows);
+	if (n != 2)
+		return -EAGAIN;
+	*ret = sum;
 	return 0;
 }
 

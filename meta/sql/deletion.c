@@ -362,6 +362,8 @@ static int read_page(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		a->rows++;
 		r = add_row(c, a);
 	}
+	if (r >= 0 && !a->rows)
+		r = sql_confirm_end(c);
 	if (r < 0)
 		a->after = start;
 	return r < 0 ? r : 0;

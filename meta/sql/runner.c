@@ -229,6 +229,24 @@ static int step_change(struct sql_conn *c, enum sql_stmt_id id)
 	return note(c, r == -EEXIST && sql_is_race(id) ? -EAGAIN : r);
 }
 
+/* How many rows the statement that has ended has changed. */
+static int count_changes(struct sql_conn *c, enum sql_stmt_id id)
+{
+	int n = sql_dialect(c)->changes(c, id);
+
+	c->changed_nothing |= !n;
+	return n;
+}
+
+int sql_confirm_end(struct sql_conn *c)
+{
+	const struct sql_dialect *d = sql_dialect(c);
+	uint64_t stops = c->stops;
+	int r = d->stops ? note(c, d->stops(c, &c->stops)) : 0;
+
+	return r || c->stops == stops ? r : note(c, -EAGAIN);
+}
+
 static int exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
 {
 	const struct sql_dialect *d = sql_dialect(c);
@@ -239,7 +257,7 @@ static int exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_lis
 	r = step_change(c, id);
 	if (r >= 0) {
 		sql_probe_confirm();
-		r = d->changes(c, id);
+		r = count_changes(c, id);
 	}
 	d->reset(c, id);
 	return r;
@@ -256,6 +274,8 @@ static int post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_lis
 		r = note(c, d->post(c, id));
 	} else {
 		r = step_change(c, id);
+		if (r >= 0)
+			count_changes(c, id);
 		d->reset(c, id);
 	}
 	if (r >= 0)
@@ -385,7 +405,7 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 	int r;
 
 	sql_probe_begin();
-	c->conflict = c->unknown = false;
+	c->conflict = c->unknown = c->changed_nothing = false;
 	c->repeated = out->repeated;
 	c->round_trips = 0;
 	c->deadline = ctx->deadline;
@@ -396,6 +416,11 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 		if (r == -ENOTCONN)
 			c->broken = true;
 		end_queries(c);
+		if (txn && r >= 0 && c->changed_nothing) {
+			int sure = sql_confirm_end(c);
+
+			r = sure < 0 ? sure : r;
+		}
 		if (txn) {
 			int end = r < 0 ? 0 : note(c, d->commit(c));
 

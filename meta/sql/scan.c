@@ -245,7 +245,10 @@ static int scan(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		/* A retry of the page does not deliver these rows again. */
 		a->after = key;
 	}
-	a->at_end = r >= 0 && n < s->page;
+	if (r >= 0 && n < s->page) {
+		r = sql_confirm_end(c);
+		a->at_end = !r;
+	}
 	return r < 0 ? r : 0;
 }
 

@@ -25,6 +25,8 @@ struct sql_conn {
 	bool broken;		 /* must not be used again */
 	bool unknown;		 /* the commit got no answer */
 	bool repeated;		 /* an earlier commit of this transaction got none */
+	bool changed_nothing;	 /* a statement of this transaction */
+	uint64_t stops;		 /* sql_dialect.stops when it was asked last */
 	uint64_t txn;		 /* then: the server's transaction number, 0 when unknown */
 	cfs_deadline_t deadline; /* of the operation that uses it */
 	unsigned round_trips;

@@ -94,6 +94,11 @@ int sql_txn(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, s
 void sql_repeatable(void);
 /* True when an earlier commit of this transaction got no answer, so its changes may be there. */
 bool sql_is_repeated(const struct sql_conn *c);
+/*
+ * Called at the end of a scan: -EAGAIN, which repeats it, when the server may have stopped the query
+ * there.
+ */
+int sql_confirm_end(struct sql_conn *c);
 /* Statements without a transaction. */
 int sql_read(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,
 	     void *arg);
@@ -219,6 +224,11 @@ struct sql_dialect {
 	int (*load)(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap);
 	void (*reset)(struct sql_conn *c, enum sql_stmt_id id);
 	int (*changes)(struct sql_conn *c, enum sql_stmt_id id);
+	/*
+	 * The number of statements that the server has stopped, for a server that may answer such a
+	 * statement without an error as one that found no row; else NULL.
+	 */
+	int (*stops)(struct sql_conn *c, uint64_t *ret);
 	int64_t (*col_int)(struct sql_conn *c, enum sql_stmt_id id, int col);
 	const void *(*col_bytes)(struct sql_conn *c, enum sql_stmt_id id, int col, size_t *ret_len);
 	/* The automatic id that the last run of this INSERT gave. */

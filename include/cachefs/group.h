@@ -43,6 +43,12 @@ struct cfs_group_registry {
 	void *arg;
 };
 
+enum cfs_group_rdma {
+	CFS_GROUP_RDMA_OFF,
+	CFS_GROUP_RDMA_ON,   /* -ENOENT without the module; a device may come later */
+	CFS_GROUP_RDMA_AUTO, /* where there is the module, and a device at the start */
+};
+
 struct cfs_group_conf {
 	const char *name;   /* letters, digits, '-', '_', '.'; at most CFS_GROUP_NAME_MAX */
 	uint64_t member;    /* stable id, not 0: the same after a restart on the same cache */
@@ -59,10 +65,12 @@ struct cfs_group_conf {
 	unsigned port;	       /* 0: any */
 	bool allow_public;
 	enum cfs_peer_transport transport;
-	unsigned max_conns;		    /* to one peer; 0: the transport's */
-	uint64_t inflight_bytes;	    /* being served; 0: the transport's */
-	uint64_t request_rate;		    /* per second and connection; 0: no limit */
-	unsigned hedge_percent;		    /* of requests to members, at most; 0: none */
+	enum cfs_group_rdma rdma;
+	uint64_t rdma_bytes;	 /* as of cfs_transport_conf, unless CFS_GROUP_RDMA_OFF */
+	unsigned max_conns;	 /* to one peer; 0: the transport's */
+	uint64_t inflight_bytes; /* being served; 0: the transport's */
+	uint64_t request_rate;	 /* per second and connection; 0: no limit */
+	unsigned hedge_percent;	 /* of requests to members, at most; 0: none */
 	struct cfs_group_registry registry; /* borrowed */
 	const struct cfs_peer_serve_ops *ops;
 	void *ops_arg;

@@ -35,12 +35,14 @@
 
 #include "base/clock.h"
 
-#define CFS_PEER_KEY_SIZE  32
-#define CFS_PEER_BLOCK_MAX (16u << 20)
-#define CFS_PEER_SEGMENT   (32u << 10) /* covered by one checksum of a file */
+#define CFS_PEER_KEY_SIZE     32
+#define CFS_PEER_BLOCK_MAX    (16u << 20)
+#define CFS_PEER_RDMA_BESIDES (18u << 20)
+#define CFS_PEER_SEGMENT      (32u << 10) /* covered by one checksum of a file */
 
 struct cfs_transport;
 struct cfs_peer;
+struct cfs_rdma_ops;
 
 /* A block by name. len is its whole length and part of the name. */
 struct cfs_peer_block {
@@ -57,6 +59,7 @@ enum cfs_peer_transport {
 	CFS_PEER_TCP,
 	CFS_PEER_TLS,  /* TLS 1.3, and no connection without it */
 	CFS_PEER_KTLS, /* of a connection only: TLS whose sent data the kernel encrypts */
+	CFS_PEER_RDMA, /* of a connection only: one-sided reads, beside TCP */
 	CFS_PEER_TRANSPORTS,
 };
 
@@ -145,6 +148,15 @@ struct cfs_transport_conf {
 	enum cfs_peer_transport transport;
 	const struct cfs_peer_serve_ops *ops;
 	void *ops_arg;
+	/*
+	 * Memory for blocks that other members read by RDMA, at least 5 MiB; 0: no RDMA. Beside it
+	 * CFS_PEER_RDMA_BESIDES are locked for reading from others. Not with CFS_PEER_TLS.
+	 */
+	uint64_t rdma_bytes;
+	bool rdma_waits; /* for a device; otherwise create fails when there is none */
+	const struct sockaddr *rdma_address; /* own, of the RDMA device */
+	socklen_t rdma_address_len;
+	const struct cfs_rdma_ops *rdma_ops; /* NULL: of the module "rdma" */
 
 	/* 0: the default in brackets */
 	unsigned connect_timeout_ms; /* of connecting and authenticating, each [2000] */
@@ -300,6 +312,7 @@ enum cfs_peer_error {
 struct cfs_peer_stats {
 	uint64_t requests, bytes; /* that ended well */
 	uint64_t direct;	  /* of these: received by the thread that waited */
+	uint64_t rdma;		  /* of these: read from the owner's memory; asked only */
 	uint64_t misses;	  /* -ENOENT */
 	uint64_t errors[CFS_PEER_E_COUNT];
 	uint64_t latency_ns;			/* sum over requests */

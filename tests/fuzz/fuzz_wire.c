@@ -145,6 +145,8 @@ static void payloads(const uint8_t *data, size_t size)
 {
 	uint8_t src[CFS_WIRE_CONTROL_MAX] = {0}, again[CFS_WIRE_CONTROL_MAX] = {0};
 	struct cfs_wire_ready ready;
+	struct cfs_wire_session session;
+	struct cfs_wire_lease lease;
 	struct cfs_wire_get get;
 	struct cfs_peer_block b;
 	enum cfs_peer_hint hint;
@@ -159,6 +161,16 @@ static void payloads(const uint8_t *data, size_t size)
 	if (cfs_wire_parse_hint(src, &b, &hint) == 0) {
 		cfs_wire_put_hint(again, &b, hint);
 		check(memcmp(again, src, CFS_WIRE_HINT_LEN) == 0);
+	}
+	if (cfs_wire_parse_session(src, &session) == 0) {
+		cfs_wire_put_session(again, &session);
+		check(memcmp(again, src, CFS_WIRE_SESSION_LEN) == 0);
+	}
+	if (cfs_wire_parse_lease(src, &lease) == 0) {
+		check(lease.block.len > 0 && lease.block.len <= CFS_PEER_BLOCK_MAX &&
+		      lease.lease_ms > 0 && lease.lease_ms <= CFS_WIRE_LEASE_MAX_MS);
+		cfs_wire_put_lease(again, &lease);
+		check(memcmp(again, src, CFS_WIRE_LEASE_LEN) == 0);
 	}
 	if (cfs_wire_parse_ready(src, &ready) == 0) {
 		cfs_wire_put_ready(again, &ready);

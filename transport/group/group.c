@@ -40,6 +40,27 @@ static int listen_address(const struct cfs_group_conf *conf, struct sockaddr_sto
 	return r;
 }
 
+/* A member that serves nobody has an address for RDMA, too. */
+static int create_transport(struct cfs_group *g, const struct cfs_group_conf *conf,
+			    struct cfs_transport_conf *tc, char err[256])
+{
+	struct sockaddr_storage addr;
+	int r;
+
+	if (conf->rdma != CFS_GROUP_RDMA_OFF &&
+	    listen_address(conf, &addr, &tc->rdma_address_len, err) == 0) {
+		tc->rdma_address = (const struct sockaddr *)&addr;
+		tc->rdma_bytes = conf->rdma_bytes;
+		tc->rdma_waits = conf->rdma == CFS_GROUP_RDMA_ON;
+	}
+	r = cfs_transport_create(tc, &g->transport, err);
+	if (r == 0 || conf->rdma != CFS_GROUP_RDMA_AUTO || !tc->rdma_bytes)
+		return r;
+	cfs_info("RDMA is not available, TCP is used: error=%s", err);
+	tc->rdma_bytes = 0;
+	return cfs_transport_create(tc, &g->transport, err);
+}
+
 static int start_transport(struct cfs_group *g, const struct cfs_group_conf *conf, char err[256])
 {
 	struct cfs_transport_conf tc = {
@@ -67,7 +88,7 @@ static int start_transport(struct cfs_group *g, const struct cfs_group_conf *con
 			return r;
 		tc.listen = (const struct sockaddr *)&addr;
 	}
-	r = cfs_transport_create(&tc, &g->transport, err);
+	r = create_transport(g, conf, &tc, err);
 	explicit_bzero(tc.key, sizeof(tc.key));
 	if (r)
 		return r;

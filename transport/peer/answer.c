@@ -129,6 +129,34 @@ void cfs_answer_working(struct cfs_server *sc, uint64_t id, uint64_t left_ms)
 	cfs_conn_again(&sc->c, false, true);
 }
 
+void cfs_answer_session(struct cfs_server *sc, const struct cfs_wire_session *w)
+{
+	struct cfs_frame f = {.type = CFS_FRAME_RDMA};
+	uint8_t payload[CFS_WIRE_SESSION_LEN];
+	uint8_t *p =
+		sc->copied < CHUNK ? reserve(sc, CFS_WIRE_HEADER + sizeof(payload), FEW) : NULL;
+
+	if (!p) /* the client asks again */
+		return;
+	cfs_wire_put_session(payload, w);
+	cfs_wire_control(p, &f, payload, sizeof(payload));
+	cfs_conn_again(&sc->c, false, true);
+}
+
+void cfs_answer_lease(struct cfs_server *sc, const struct cfs_wire_lease *w)
+{
+	struct cfs_frame f = {.type = CFS_FRAME_LEASE};
+	uint8_t payload[CFS_WIRE_LEASE_LEN];
+	uint8_t *p =
+		sc->copied < CHUNK ? reserve(sc, CFS_WIRE_HEADER + sizeof(payload), FEW) : NULL;
+
+	if (!p)
+		return;
+	cfs_wire_put_lease(payload, w);
+	cfs_wire_control(p, &f, payload, sizeof(payload));
+	cfs_conn_again(&sc->c, false, true);
+}
+
 void cfs_answer_leaving(struct cfs_server *sc)
 {
 	struct cfs_frame f = {.type = CFS_FRAME_DRAIN};

@@ -26,6 +26,7 @@ void cfs_conn_unref(struct cfs_conn *c)
 	if (--c->refs > 0)
 		return;
 	end_handshake(c);
+	OPENSSL_cleanse(c->secret, sizeof(c->secret));
 	c->link.ops->close(&c->link);
 	c->ops->free(c);
 }
@@ -222,7 +223,13 @@ static void authenticate(struct cfs_conn *c)
 	}
 	c->peer = c->handshake->peer;
 	c->features = c->handshake->features;
+	if (c->t->onesided)
+		r = cfs_handshake_secret(c->handshake, c->secret);
 	end_handshake(c);
+	if (r < 0) {
+		cfs_conn_close(c, r);
+		return;
+	}
 	c->state = CFS_CONN_READY;
 	c->ops->ready(c);
 }

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "onesided.h"
 #include "transport-internal.h"
 
 #define PENDING_MAX	4096
@@ -239,6 +240,24 @@ void cfs_peer_feed(struct cfs_peer *p)
 	pthread_mutex_unlock(&p->lock);
 }
 
+void cfs_peer_again(struct cfs_peer *p, struct cfs_peer_get *g)
+{
+	int err = 0;
+
+	pthread_mutex_lock(&p->lock);
+	if (p->closing)
+		err = -ESHUTDOWN;
+	else if (p->circuit != CFS_PEER_CLOSED_CIRCUIT)
+		err = -EHOSTDOWN;
+	else
+		cfs_gets_append(&p->pending, g);
+	pthread_mutex_unlock(&p->lock);
+	if (err < 0)
+		cfs_peer_finish(p, g, err);
+	else
+		cfs_loop_run(&p->t->loop, &p->work);
+}
+
 static bool is_valid(const struct cfs_peer_get *g)
 {
 	uint64_t len = 0;
@@ -256,14 +275,18 @@ static bool is_valid(const struct cfs_peer_get *g)
 static int start(struct cfs_peer *p, struct cfs_peer_get *g, bool *ret_kick)
 {
 	struct cfs_client *c;
+	bool one_sided;
 	int r;
 
 	if (p->closing)
 		return -ESHUTDOWN;
 	if (p->circuit != CFS_PEER_CLOSED_CIRCUIT)
 		return -EHOSTDOWN;
-	c = p->pending.n == 0 ? pick(p, g->len) : NULL;
-	if (c) {
+	one_sided = p->reader && cfs_onesided_start(p, g);
+	c = !one_sided && p->pending.n == 0 ? pick(p, g->len) : NULL;
+	if (one_sided) {
+		;
+	} else if (c) {
 		r = c->ops->start(c, g, g->waits);
 		if (r < 0)
 			return r;
@@ -552,6 +575,7 @@ static void expire(struct cfs_peer *p, uint64_t now_ms)
 			cfs_gets_append(&list, g);
 		}
 	}
+	cfs_onesided_expire(p, now_ms, &list);
 	for (i = 0; i < p->n_conns; i++) {
 		p->conns[i]->ops->expire(p->conns[i], now_ms, &list);
 		p->conns[i]->ops->send(p->conns[i]);

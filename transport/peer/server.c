@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "onesided.h"
 #include "transport-internal.h"
 
 #define ACCEPT_BATCH 64
@@ -30,6 +31,10 @@ static struct cfs_server *server_of_session(struct cfs_session *ss)
 
 static void answer(struct cfs_served *s)
 {
+	struct cfs_server *sc = ((struct cfs_reply *)s)->sc;
+
+	if (sc->granter && sc->c.state == CFS_CONN_READY && s->a.err == 0 && s->a.fd >= 0)
+		cfs_onesided_answered(sc, s);
 	cfs_answer_start((struct cfs_reply *)s); /* its first member */
 }
 
@@ -115,6 +120,11 @@ static int got_frame(struct cfs_server *sc, const struct cfs_frame *f)
 		if (r == 0)
 			cfs_session_hint(&sc->session, sc->c.peer, &b, hint);
 		return r;
+	case CFS_FRAME_RDMA:
+		if (f->len > 0 || !(sc->c.features & CFS_FEATURE_RDMA))
+			return -EPROTO;
+		cfs_onesided_wanted(sc);
+		return 0;
 	default:
 		return -EPROTO;
 	}
@@ -203,6 +213,7 @@ static void conn_closed(struct cfs_conn *c, int err)
 	enum cfs_peer_error kind = cfs_peer_error_of(err);
 
 	t->n_served--;
+	cfs_onesided_server_closed(sc);
 	if (sc->authenticated) {
 		atomic_fetch_sub(&t->served.conns[c->link.ops->transport], 1);
 	} else {

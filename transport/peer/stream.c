@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "onesided.h"
 #include "stream.h"
 #include "transport/wire/crc.h"
 
@@ -268,6 +269,15 @@ static void send_queued(struct cfs_client *c)
 	send_batches(s);
 }
 
+void cfs_stream_control(struct cfs_stream *s, const struct cfs_frame *f, const void *payload,
+			uint32_t len)
+{
+	pthread_mutex_lock(&s->client.peer->lock);
+	if (put_frame(s, f, payload, len) == 0)
+		send_queued(&s->client);
+	pthread_mutex_unlock(&s->client.peer->lock);
+}
+
 static void connected(struct cfs_stream *s)
 {
 	struct cfs_conn *c = &s->c;
@@ -408,6 +418,28 @@ static int peer_works(struct cfs_stream *s, const struct cfs_frame *f)
 	return 0;
 }
 
+static int got_session(struct cfs_stream *s, const struct cfs_frame *f)
+{
+	struct cfs_wire_session w;
+
+	if (f->len == 0 || !(s->c.features & CFS_FEATURE_RDMA) ||
+	    cfs_wire_parse_session(cfs_reader_payload(&s->c.reader), &w) < 0)
+		return -EPROTO;
+	cfs_onesided_session(s, &w);
+	return 0;
+}
+
+static int got_lease(struct cfs_stream *s)
+{
+	struct cfs_wire_lease w;
+
+	if (!(s->c.features & CFS_FEATURE_RDMA) ||
+	    cfs_wire_parse_lease(cfs_reader_payload(&s->c.reader), &w) < 0)
+		return -EPROTO;
+	cfs_onesided_lease(s, &w);
+	return 0;
+}
+
 static int got_frame(struct cfs_stream *s, const struct cfs_frame *f)
 {
 	switch (f->type) {
@@ -418,6 +450,10 @@ static int got_frame(struct cfs_stream *s, const struct cfs_frame *f)
 		return 0;
 	case CFS_FRAME_WORKING:
 		return peer_works(s, f);
+	case CFS_FRAME_RDMA:
+		return got_session(s, f);
+	case CFS_FRAME_LEASE:
+		return got_lease(s);
 	default:
 		return -EPROTO;
 	}
@@ -620,6 +656,7 @@ static void conn_ready(struct cfs_conn *c)
 		cfs_conn_close(c, r);
 		return;
 	}
+	cfs_onesided_open(s);
 	cfs_peer_connected(s->client.peer, &s->client);
 	cfs_conn_want_in(c);
 }
@@ -632,6 +669,7 @@ static void conn_closed(struct cfs_conn *c, int err)
 	bool was_ready = !s->client.connecting;
 	unsigned i;
 
+	cfs_onesided_close(s);
 	pthread_mutex_lock(&p->lock);
 	s->client.usable = s->client.connecting = false;
 	s->dead = true;

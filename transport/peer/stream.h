@@ -55,6 +55,10 @@ void cfs_stream_advance(struct cfs_stream *s, size_t n);
 /* The loop receives again, from where the thread stopped. */
 void cfs_stream_resume(struct cfs_stream *s);
 
+/* Sends a control frame, on the loop; without room it is dropped. */
+void cfs_stream_control(struct cfs_stream *s, const struct cfs_frame *f, const void *payload,
+			uint32_t len);
+
 /* --- inline receive: inline.c --- */
 
 void cfs_inline_init(struct cfs_stream *s);

@@ -30,7 +30,8 @@
 #define CFS_ROUND_BYTES (4u << 20)
 
 struct cfs_counters {
-	_Atomic uint64_t requests, bytes, direct, misses, errors[CFS_PEER_E_COUNT], latency_ns;
+	_Atomic uint64_t requests, bytes, direct, rdma, misses, errors[CFS_PEER_E_COUNT],
+		latency_ns;
 	_Atomic uint64_t latencies[CFS_PEER_LATENCIES];
 	_Atomic uint64_t inflight_bytes;
 	_Atomic unsigned conns[CFS_PEER_TRANSPORTS], inflight;
@@ -71,7 +72,8 @@ struct cfs_conn {
 	unsigned refs; /* held by the owner, each op in the ring, each reply */
 	uint64_t peer; /* member at the other end; a server knows it once authenticated */
 	uint64_t features;
-	cfs_deadline_t deadline; /* for connecting and authenticating */
+	uint8_t secret[CFS_PEER_KEY_SIZE]; /* with CFS_FEATURE_RDMA */
+	cfs_deadline_t deadline;	   /* for connecting and authenticating */
 	struct cfs_handshake *handshake;
 	struct cfs_op in_op, out_op;
 	LIST_ENTRY(cfs_conn) all; /* t->conns */
@@ -121,6 +123,8 @@ struct cfs_peer {
 	unsigned failures; /* in a row */
 	bool canceling;	   /* a request is marked */
 	bool closing, closed;
+	struct cfs_reader_conn
+		*reader;      /* its one-sided reads; NULL: none. Only the loop changes it */
 	unsigned n_receiving; /* threads in a client's receive */
 	pthread_cond_t closed_cond;
 
@@ -136,6 +140,8 @@ struct cfs_peer {
 	unsigned scaling_to;
 };
 
+/* g could not be read by RDMA: it is asked for on a stream. On the loop. */
+void cfs_peer_again(struct cfs_peer *p, struct cfs_peer_get *g);
 /* A connection may have room again. */
 void cfs_peer_feed(struct cfs_peer *p);
 /* Called every tick. True while requests or connections are under way. */
@@ -174,6 +180,7 @@ struct cfs_server {
 	struct cfs_session session;
 	struct sockaddr_storage from;
 	bool authenticated, leaving;
+	struct cfs_granter_conn *granter; /* onesided.c */
 	uint64_t progress_ms;
 	struct cfs_out *out_first, **out_last;
 	struct cfs_out *out_open; /* the last one, when small frames may be added */
@@ -219,6 +226,9 @@ void cfs_answer_cancel(struct cfs_reply *j);
 void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t bytes);
 /* Sends WORKING, unless enough is queued for sending. */
 void cfs_answer_working(struct cfs_server *sc, uint64_t id, uint64_t left_ms);
+void cfs_answer_session(struct cfs_server *sc, const struct cfs_wire_session *w);
+/* Unless enough is queued for sending. */
+void cfs_answer_lease(struct cfs_server *sc, const struct cfs_wire_lease *w);
 /* Announces the shutdown behind the answers under way. */
 void cfs_answer_leaving(struct cfs_server *sc);
 void cfs_answer_flush(struct cfs_conn *c);
@@ -270,7 +280,8 @@ struct cfs_transport {
 	struct cfs_loop loop;
 	struct cfs_transport_conf conf; /* with defaults filled in */
 	const struct cfs_link_ops *link;
-	struct cfs_tls *tls; /* NULL: no TLS */
+	struct cfs_tls *tls;	       /* NULL: no TLS */
+	struct cfs_onesided *onesided; /* NULL: no RDMA */
 	struct cfs_handshake_keys keys;
 	struct cfs_counters asked, served;
 

@@ -8,6 +8,8 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/module.h"
+#include "onesided.h"
 #include "transport-internal.h"
 
 /* --- statistics --- */
@@ -37,6 +39,7 @@ void cfs_counters_read(struct cfs_counters *c, struct cfs_peer_stats *ret)
 		.requests = atomic_load(&c->requests),
 		.bytes = atomic_load(&c->bytes),
 		.direct = atomic_load(&c->direct),
+		.rdma = atomic_load(&c->rdma),
 		.misses = atomic_load(&c->misses),
 		.latency_ns = atomic_load(&c->latency_ns),
 		.inflight = atomic_load(&c->inflight),
@@ -109,6 +112,8 @@ static bool tick(void *arg)
 		busy |= cfs_peer_tick(p);
 	}
 	cfs_server_tick(t, &busy);
+	if (t->onesided)
+		busy |= cfs_onesided_tick(t->onesided);
 	return busy;
 }
 
@@ -167,6 +172,8 @@ static void service(struct cfs_work *w)
 	}
 	while (!LIST_EMPTY(&t->conns))
 		cfs_conn_close(LIST_FIRST(&t->conns), -ESHUTDOWN);
+	if (t->onesided)
+		cfs_onesided_stop(t->onesided);
 }
 
 static void fill_in(struct cfs_transport_conf *conf)
@@ -198,6 +205,22 @@ static void clear_keys(struct cfs_transport *t)
 	OPENSSL_cleanse(&t->keys, sizeof(t->keys));
 	OPENSSL_cleanse(&t->next_keys, sizeof(t->next_keys));
 	OPENSSL_cleanse(t->conf.key, sizeof(t->conf.key));
+}
+
+/* -ENOENT: no module. */
+static int start_rdma(struct cfs_transport *t, char err[256])
+{
+	const struct cfs_transport_conf *conf = &t->conf;
+	const void *table = conf->rdma_ops;
+	int r;
+
+	if (!table) {
+		r = cfs_module_load("rdma", &table, err);
+		if (r < 0)
+			return r;
+	}
+	return cfs_onesided_create(t, conf->rdma_address, conf->rdma_address_len, conf->rdma_bytes,
+				   table, &t->onesided, err);
 }
 
 int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_transport **ret,
@@ -233,6 +256,11 @@ int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_trans
 		r = cfs_server_listen(t, err);
 	if (r < 0)
 		goto fail;
+	if (conf->rdma_bytes > 0) {
+		r = start_rdma(t, err);
+		if (r < 0)
+			goto fail;
+	}
 	t->loop.tick = tick;
 	t->loop.flush = flush;
 	t->loop.has_more = has_more;
@@ -246,6 +274,10 @@ int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_trans
 	*ret = t;
 	return 0;
 fail:
+	if (t->onesided) {
+		cfs_onesided_stop(t->onesided);
+		cfs_onesided_free(t->onesided);
+	}
 	if (t->listen_fd >= 0)
 		close(t->listen_fd);
 	if (t->tls)
@@ -261,6 +293,8 @@ static void transport_free(void *arg)
 	struct cfs_transport *t = arg;
 
 	cfs_pipes_free(t);
+	if (t->onesided)
+		cfs_onesided_free(t->onesided);
 	if (t->tls)
 		cfs_tls_destroy(t->tls);
 	pthread_mutex_destroy(&t->lock);

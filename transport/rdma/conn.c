@@ -30,14 +30,20 @@ static struct cfs_rdma_conn *conn_new(struct cfs_rdma *d, enum conn_state state)
 	return c;
 }
 
-void cfs_rdma_conn_free(struct cfs_rdma_conn *c)
+/* From here on the device writes to no memory for it. */
+static void destroy_queue_pair(struct cfs_rdma_conn *c)
 {
-	/* From here on the device writes to no memory for it. */
 	if (c->id && c->id->qp)
 		rdma_destroy_qp(c->id);
 	if (c->id)
 		rdma_destroy_id(c->id);
+	c->id = NULL;
 	cfs_rdma_forget_reads(c);
+}
+
+void cfs_rdma_conn_free(struct cfs_rdma_conn *c)
+{
+	destroy_queue_pair(c);
 	LIST_REMOVE(c, all);
 	c->d->n_conns--;
 	OPENSSL_cleanse(c->secret, sizeof(c->secret));
@@ -80,11 +86,10 @@ void cfs_rdma_reap(struct cfs_rdma *d, uint64_t now_ms)
 		if (c->state < CONN_READY && now_ms >= c->until_ms)
 			cfs_rdma_end(c, -ETIMEDOUT);
 		if (c->state == CONN_ENDING && (reads == 0 || now_ms >= c->until_ms)) {
-			void *user = c->user;
-			int err = c->err;
-
+			destroy_queue_pair(c);
+			/* Another thread may be in a read of c, which fails, until the caller knows. */
+			d->events->lost(d->arg, c->user, c->err);
 			cfs_rdma_conn_free(c);
-			d->events->lost(d->arg, user, err);
 		}
 	}
 }

@@ -49,7 +49,7 @@ struct cfs_rdma_events {
 	/* It is connected and has proved the secret. A reader may read. */
 	void (*ready)(void *arg, void *user);
 	/*
-	 * It is gone, and so is c; err: why. Reads without a read_done are over: nothing writes to
+	 * It is gone, and c with the return; err: why. Reads without a read_done are over: nothing writes to
 	 * their memory. -EACCES: the other side does not have the secret, -ECONNREFUSED: it refuses,
 	 * -ENODEV: the device is gone, -ETIMEDOUT, -ECONNRESET, -EHOSTUNREACH: it does not answer.
 	 */

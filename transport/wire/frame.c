@@ -28,6 +28,8 @@ static const struct {
 	[CFS_FRAME_HINT] = {.len = CFS_WIRE_HINT_LEN},
 	[CFS_FRAME_DRAIN] = {0},
 	[CFS_FRAME_WORKING] = {.len = CFS_WIRE_WORKING_LEN, .id = true, .may_be_empty = true},
+	[CFS_FRAME_RDMA] = {.len = CFS_WIRE_SESSION_LEN, .may_be_empty = true},
+	[CFS_FRAME_LEASE] = {.len = CFS_WIRE_LEASE_LEN},
 };
 
 _Static_assert(CFS_CHALLENGE_LEN <= CFS_WIRE_CONTROL_MAX && CFS_HELLO_LEN <= CFS_WIRE_CONTROL_MAX,
@@ -185,6 +187,48 @@ int cfs_wire_parse_ready(const uint8_t src[CFS_WIRE_READY_LEN], struct cfs_wire_
 	if (r.conn_bytes < CFS_PEER_BLOCK_MAX || r.requests == 0 || cfs_get_be32(src + 12) != 0)
 		return -EPROTO;
 	*ret = r;
+	return 0;
+}
+
+void cfs_wire_put_session(uint8_t dst[CFS_WIRE_SESSION_LEN], const struct cfs_wire_session *s)
+{
+	cfs_put_be64(dst, s->session);
+	cfs_put_be16(dst + 8, s->port);
+	cfs_put_be16(dst + 10, 0);
+}
+
+int cfs_wire_parse_session(const uint8_t src[CFS_WIRE_SESSION_LEN], struct cfs_wire_session *ret)
+{
+	struct cfs_wire_session s = {
+		.session = cfs_get_be64(src),
+		.port = cfs_get_be16(src + 8),
+	};
+
+	if (cfs_get_be16(src + 10) != 0 || (s.session == 0) != (s.port == 0))
+		return -EPROTO;
+	*ret = s;
+	return 0;
+}
+
+void cfs_wire_put_lease(uint8_t dst[CFS_WIRE_LEASE_LEN], const struct cfs_wire_lease *l)
+{
+	put_block(dst, &l->block);
+	cfs_put_be32(dst + 16, l->key);
+	cfs_put_be32(dst + 20, l->table_crc);
+	cfs_put_be32(dst + 24, l->lease_ms);
+}
+
+int cfs_wire_parse_lease(const uint8_t src[CFS_WIRE_LEASE_LEN], struct cfs_wire_lease *ret)
+{
+	struct cfs_wire_lease l = {
+		.key = cfs_get_be32(src + 16),
+		.table_crc = cfs_get_be32(src + 20),
+		.lease_ms = cfs_get_be32(src + 24),
+	};
+
+	if (parse_block(src, &l.block) < 0 || l.lease_ms == 0 || l.lease_ms > CFS_WIRE_LEASE_MAX_MS)
+		return -EPROTO;
+	*ret = l;
 	return 0;
 }
 

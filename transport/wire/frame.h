@@ -24,6 +24,8 @@ enum cfs_frame_type {
 	CFS_FRAME_HINT,
 	CFS_FRAME_DRAIN,
 	CFS_FRAME_WORKING,
+	CFS_FRAME_RDMA,
+	CFS_FRAME_LEASE,
 	CFS_FRAME_TYPES,
 };
 
@@ -36,8 +38,10 @@ enum cfs_frame_type {
 #define CFS_FEATURE_WORKING  2ull
 #define CFS_FEATURE_FAILOVER 4ull
 #define CFS_FEATURE_LEFT     8ull
+#define CFS_FEATURE_RDMA     16ull
 #define CFS_FEATURES                                                                               \
-	(CFS_FEATURE_HINTS | CFS_FEATURE_WORKING | CFS_FEATURE_FAILOVER | CFS_FEATURE_LEFT)
+	(CFS_FEATURE_HINTS | CFS_FEATURE_WORKING | CFS_FEATURE_FAILOVER | CFS_FEATURE_LEFT |       \
+	 CFS_FEATURE_RDMA)
 
 enum cfs_wire_status {
 	CFS_STATUS_OK,
@@ -94,6 +98,25 @@ struct cfs_wire_ready {
 };
 void cfs_wire_put_ready(uint8_t dst[CFS_WIRE_READY_LEN], const struct cfs_wire_ready *r);
 int cfs_wire_parse_ready(const uint8_t src[CFS_WIRE_READY_LEN], struct cfs_wire_ready *ret);
+
+/* RDMA, of a server; of a client it is empty. port 0: there is no device. */
+#define CFS_WIRE_SESSION_LEN 12
+struct cfs_wire_session {
+	uint64_t session;
+	uint16_t port;
+};
+void cfs_wire_put_session(uint8_t dst[CFS_WIRE_SESSION_LEN], const struct cfs_wire_session *s);
+int cfs_wire_parse_session(const uint8_t src[CFS_WIRE_SESSION_LEN], struct cfs_wire_session *ret);
+
+#define CFS_WIRE_LEASE_LEN 28
+struct cfs_wire_lease {
+	struct cfs_peer_block block;
+	uint32_t key, table_crc;
+	uint32_t lease_ms; /* 1 to CFS_WIRE_LEASE_MAX_MS */
+};
+#define CFS_WIRE_LEASE_MAX_MS 60000
+void cfs_wire_put_lease(uint8_t dst[CFS_WIRE_LEASE_LEN], const struct cfs_wire_lease *l);
+int cfs_wire_parse_lease(const uint8_t src[CFS_WIRE_LEASE_LEN], struct cfs_wire_lease *ret);
 
 enum cfs_wire_status cfs_wire_status_of(int err);
 int cfs_wire_errno_of(enum cfs_wire_status status);

@@ -19,6 +19,7 @@
 static const char label_id[LABEL_LEN] = "cachefs peer key id";
 static const char label_server[LABEL_LEN] = "cachefs peer server proof";
 static const char label_client[LABEL_LEN] = "cachefs peer client proof";
+static const char label_rdma[LABEL_LEN] = "cachefs peer rdma secret";
 /* Input of HKDF-Expand (RFC 5869) for one block, with the block's number at its end. */
 static const char label_tls[] = "cachefs peer tls key\1";
 
@@ -61,6 +62,11 @@ static int proof(const struct cfs_handshake *h, const char label[LABEL_LEN], uin
 	memcpy(text + LABEL_LEN + CFS_HELLO_LEN, h->challenge, CHALLENGE_OPEN);
 	memcpy(text + LABEL_LEN + CFS_HELLO_LEN + CHALLENGE_OPEN, h->binding, sizeof(h->binding));
 	return hmac(h->key, text, len, ret);
+}
+
+int cfs_handshake_secret(const struct cfs_handshake *h, uint8_t ret[CFS_PEER_KEY_SIZE])
+{
+	return proof(h, label_rdma, ret);
 }
 
 static size_t put_frame(uint8_t *out, uint8_t type, uint32_t status, const void *payload,

@@ -52,6 +52,9 @@ void cfs_handshake_bind(struct cfs_handshake *h, const uint8_t binding[CFS_HANDS
 int cfs_handshake_frame(struct cfs_handshake *h, const struct cfs_frame *f, const uint8_t *payload,
 			uint8_t out[CFS_HANDSHAKE_OUT], size_t *ret_len);
 
+/* A secret of both sides of this connection, for RDMA; after the handshake. */
+int cfs_handshake_secret(const struct cfs_handshake *h, uint8_t ret[CFS_PEER_KEY_SIZE]);
+
 /* Identifies the key without revealing anything about it. */
 int cfs_handshake_key_id(const uint8_t key[CFS_PEER_KEY_SIZE], uint32_t *ret);
 /* Derives the key for TLS. */

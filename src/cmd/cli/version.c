@@ -28,7 +28,7 @@ static bool kernel_has_fuse_io_uring(void)
 	return access("/sys/module/fuse/parameters/enable_uring", F_OK) == 0;
 }
 
-static const char *const modules[] = {"metrics", "mysql", "postgresql", "redis", "s3"};
+static const char *const modules[] = {"metrics", "mysql", "postgresql", "rdma", "redis", "s3"};
 
 /* Returns NULL when it can be used, else the reason. */
 static const char *module_fault(const char *name, char err[256])

@@ -121,6 +121,9 @@ int peers_start(const struct mount_opts *o, const char *dir, const struct cfs_se
 				.port = (unsigned)o->group_port,
 				.allow_public = o->group_allow_public,
 				.transport = o->group_tls ? CFS_PEER_TLS : CFS_PEER_TCP,
+				.rdma = o->group_tls ? CFS_GROUP_RDMA_OFF
+						     : (enum cfs_group_rdma)o->group_transport,
+				.rdma_bytes = o->group_rdma_buffer,
 				.max_conns = (unsigned)o->group_max_conns,
 				.inflight_bytes = o->group_max_inflight,
 				.request_rate = (uint64_t)o->group_max_requests,
@@ -204,11 +207,20 @@ static const char *state_name(const struct cfs_group_member *m)
 	return m->memory_only ? "memory only" : m->fresh ? "fresh" : "ok";
 }
 
+/* The carrier of what this member asks of m. */
+static const char *transport_name(const struct cfs_group_member *m)
+{
+	if (m->asked.conns_by[CFS_PEER_RDMA] > 0)
+		return "rdma";
+	return m->transport == CFS_PEER_TLS ? "tls" : "tcp";
+}
+
 static int add_seen(void *arg, const struct cfs_group_member *m)
 {
 	json_t *j = member_json(m);
 
 	json_object_set_new(j, "state", json_string(state_name(m)));
+	json_object_set_new(j, "transport", json_string(transport_name(m)));
 	json_object_set_new(j, "share", json_real(m->share));
 	json_object_set_new(j, "requests", json_integer((json_int_t)m->asked.requests));
 	json_object_set_new(j, "bytes", json_integer((json_int_t)m->asked.bytes));

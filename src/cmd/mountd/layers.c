@@ -2,6 +2,7 @@
 /* Opens the layers of a mount from the bottom up, and closes them from the top down. */
 #include <cachefs/data.h>
 #include <cachefs/disk.h>
+#include <cachefs/group.h>
 #include <cachefs/stage.h>
 #include <cachefs/store.h>
 #include <errno.h>
@@ -323,6 +324,30 @@ static uint64_t request_memory(const struct mount_opts *o)
 	return CFS_MIN(buffers, budget_of(o) / (budget_of(o) < SMALL_BUDGET ? 4 : 2));
 }
 
+/* Locked memory, of the budget. */
+static uint64_t rdma_memory(const struct mount_opts *o)
+{
+	if (!o->cache_group || o->group_tls || o->group_transport == CFS_GROUP_RDMA_OFF)
+		return 0;
+	return o->group_rdma_buffer + CFS_PEER_RDMA_BESIDES;
+}
+
+static int check_rdma(const struct mount_opts *o, char err[256])
+{
+	if (o->cache_group && o->group_tls && o->group_transport == CFS_GROUP_RDMA_ON) {
+		snprintf(err, 256,
+			 "group-tls encrypts, and group-transport=rdma cannot: give one of them");
+		return -EINVAL;
+	}
+	if (rdma_memory(o) > budget_of(o) / 2) {
+		snprintf(err, 256,
+			 "group-rdma-buffer and %u MiB for RDMA are more than half of buffer-size",
+			 CFS_PEER_RDMA_BESIDES >> 20);
+		return -EINVAL;
+	}
+	return 0;
+}
+
 static int join_peers(struct serve *s, char err[256])
 {
 	int r;
@@ -478,7 +503,10 @@ int layers_open(struct serve *s, char err[256])
 	r = set_squash(o, &vfs, err);
 	if (r < 0)
 		return r;
-	r = cfs_pool_create(budget - request_memory(o), &s->pool);
+	r = check_rdma(o, err);
+	if (r < 0)
+		return r;
+	r = cfs_pool_create(budget - request_memory(o) - rdma_memory(o), &s->pool);
 	if (r == 0) {
 		store.pool = data.pool = vfs.pool = s->pool;
 		r = cfs_store_create(&store, &s->store);

@@ -106,7 +106,11 @@ static void test_ranges_stay_within_the_block(void **state)
 	};
 	struct cfs_peer_block b;
 	enum cfs_peer_hint hint;
-	uint8_t buf[CFS_WIRE_GET_LEN];
+	struct cfs_wire_session session = {.session = 0x123456789abcdef0, .port = 4791};
+	struct cfs_wire_session session_back = {0};
+	struct cfs_wire_lease lease = {.key = 77, .table_crc = 0xfedcba98, .lease_ms = 5000};
+	struct cfs_wire_lease lease_back = {0};
+	uint8_t buf[CFS_WIRE_CONTROL_MAX] = {0};
 	unsigned i;
 
 	(void)state;
@@ -122,6 +126,27 @@ static void test_ranges_stay_within_the_block(void **state)
 	assert_int_equal(hint, CFS_PEER_WARM);
 	cfs_wire_put_hint(buf, &g.block, (enum cfs_peer_hint)3);
 	assert_int_equal(cfs_wire_parse_hint(buf, &b, &hint), -EPROTO);
+	cfs_wire_put_session(buf, &session);
+	assert_int_equal(cfs_wire_parse_session(buf, &session_back), 0);
+	assert_true(session_back.session == session.session && session_back.port == session.port);
+	buf[11] = 1;
+	assert_int_equal(cfs_wire_parse_session(buf, &session_back), -EPROTO);
+	session.port = 0;
+	cfs_wire_put_session(buf, &session);
+	assert_int_equal(cfs_wire_parse_session(buf, &session_back), -EPROTO);
+	lease.block = g.block;
+	cfs_wire_put_lease(buf, &lease);
+	assert_int_equal(cfs_wire_parse_lease(buf, &lease_back), 0);
+	assert_memory_equal(&lease.block, &lease_back.block, sizeof(lease.block));
+	assert_true(lease_back.key == lease.key && lease_back.table_crc == lease.table_crc &&
+		    lease_back.lease_ms == lease.lease_ms);
+	cfs_put_be32(buf + 24, CFS_WIRE_LEASE_MAX_MS + 1);
+	assert_int_equal(cfs_wire_parse_lease(buf, &lease_back), -EPROTO);
+	cfs_put_be32(buf + 24, 0);
+	assert_int_equal(cfs_wire_parse_lease(buf, &lease_back), -EPROTO);
+	cfs_put_be32(buf + 24, 1);
+	cfs_put_be32(buf + 12, CFS_PEER_BLOCK_MAX + 1);
+	assert_int_equal(cfs_wire_parse_lease(buf, &lease_back), -EPROTO);
 }
 
 /* TCP delivers in any pieces: a frame must not depend on them. */

@@ -48,6 +48,8 @@ struct mount_opts {
 		group_hedge;
 	uint64_t group_backup_ms, group_timeout_ms, group_beat_ms, group_max_inflight;
 	bool no_sharing, fill_group_cache, group_allow_public, group_tls;
+	int group_transport; /* enum cfs_group_rdma */
+	uint64_t group_rdma_buffer;
 	/* writes */
 	int close_mode; /* enum mount_close */
 	bool writeback;

@@ -9,6 +9,7 @@
 
 /* In the order of enum mount_close. */
 static const char *const closes[] = {"stored", "committing", NULL};
+static const char *const group_transports[] = {"tcp", "rdma", "auto", NULL};
 static const char *const atime_modes[] = {"noatime", "relatime", "strictatime", NULL};
 
 /* In the order of enum cfs_disk_eviction and enum cfs_disk_verify. */
@@ -153,6 +154,14 @@ const struct cfs_opt mount_table[] = {
 		 "group-ip may be an address that is not private"),
 	OPT_FLAG("group-tls", group_tls,
 		 "encrypt connections between members; none to members without it"),
+	OPT_CHOICE("group-transport", group_transport, group_transports, NULL,
+		   "tcp; rdma: read hot blocks from the memory of members that have it, too; auto: "
+		   "rdma where there is a device",
+		   .def = "tcp"),
+	OPT_SIZE("group-rdma-buffer", group_rdma_buffer, "SIZE",
+		 "memory for blocks that others read by RDMA, of buffer-size; a bare number is in "
+		 "MiB",
+		 .unit = 1 << 20, .def = "64M", .min = 5 << 20),
 	OPT_INT("group-port", group_port, "PORT", "port to serve the group at; 0: any", .def = "0",
 		.min = 0, .max = 65535),
 	OPT_DURATION("group-backup", group_backup_ms, "TIME",

@@ -25,7 +25,7 @@ TRY = r"""
 set -eux
 export LC_ALL=C
 test -z "$(find / -xdev -perm /6000 -newer /debs -type f)"
-cachefs version | grep -x 'modules: metrics mysql postgresql redis s3'
+cachefs version | grep -x 'modules: metrics mysql postgresql rdma redis s3'
 mkdir -p /srv
 cachefs format --storage file --bucket /srv/blocks sqlite3:///srv/m.db vol
 cachefs status sqlite3:///srv/m.db
@@ -102,23 +102,24 @@ EXPECTED = [
 ]
 
 
-def check_files(base, mysql, postgresql):
+def check_files(base, mysql, postgresql, rdma):
     """Lists of absolute paths."""
     for pattern in EXPECTED:
         assert any(re.fullmatch(pattern, f) for f in base), pattern
-    assert not [f for f in base if re.search(r"/cachefs-(mysql|postgresql)", f)]
+    assert not [f for f in base if re.search(r"/cachefs-(mysql|postgresql|rdma)", f)]
     assert any(f.endswith("/cachefs-mysql.so") for f in mysql)
     assert any(f.endswith("/cachefs-postgresql.so") for f in postgresql)
-    for f in base + mysql + postgresql:
+    assert any(f.endswith("/cachefs-rdma.so") for f in rdma)
+    for f in base + mysql + postgresql + rdma:
         assert not re.search(r"/systemd/system/|/init\.d/", f), "something would be started: " + f
 
 
 def test_deb_contents(debs):
     assert set(debs) - {n for n in debs if n.endswith("-dbgsym")} == {
-        "cachefs", "cachefs-mysql", "cachefs-postgresql",
+        "cachefs", "cachefs-mysql", "cachefs-postgresql", "cachefs-rdma",
     }
     lists = {}
-    for name in ("cachefs", "cachefs-mysql", "cachefs-postgresql"):
+    for name in ("cachefs", "cachefs-mysql", "cachefs-postgresql", "cachefs-rdma"):
         lines = output("dpkg-deb", "-c", debs[name]).splitlines()
         assert not [x for x in lines if "s" in x[1:10].lower()], "SUID files"
         lists[name] = [x.split()[5][1:] for x in lines]
@@ -129,6 +130,7 @@ def test_deb_contents(debs):
     assert "fuse3" in needs["cachefs"] and "libhiredis" in needs["cachefs"]
     assert "libmariadb" in needs["cachefs-mysql"] and "cachefs (=" in needs["cachefs-mysql"]
     assert "libpq" in needs["cachefs-postgresql"] and "cachefs (=" in needs["cachefs-postgresql"]
+    assert "librdmacm" in needs["cachefs-rdma"] and "librdmacm" not in needs["cachefs"]
 
 
 def fresh_system(codename, root):
@@ -220,7 +222,7 @@ def test_deb_under_a_mount(debs, bookworm, ws):
         pytest.skip("no Debian mirror")
     run_in(bookworm, "apt-get install -y -q --no-install-recommends mount systemd $(ls /debs/*.deb | grep -v dbgsym)", 900)
     ws.path("upgrade").mkdir()
-    for name in ("cachefs", "cachefs-mysql", "cachefs-postgresql"):
+    for name in ("cachefs", "cachefs-mysql", "cachefs-postgresql", "cachefs-rdma"):
         next_version(debs[name], ws.path("upgrade"))
     volume = Volume(ws, "vol")
     ws.volumes.append(volume)
@@ -246,7 +248,7 @@ def test_deb_under_a_mount(debs, bookworm, ws):
     upgrade = "cachefs mount -o metrics=unix:/run/metrics.sock %s /mnt/data" % volume.url
     m.shell("systemd-run --quiet --collect --property=Type=forking --property=DefaultDependencies=no " + upgrade)
     assert 'version="9.9.9"' in m.shell("cat /mnt/data/.stats")
-    m.shell("dpkg --purge cachefs cachefs-mysql cachefs-postgresql; test ! -e /usr/bin/cachefs")
+    m.shell("dpkg --purge cachefs cachefs-mysql cachefs-postgresql cachefs-rdma; test ! -e /usr/bin/cachefs")
     crash()
     assert m.shell("kill $(cat /run/reader); cat /mnt/data/file") == "hello\n"
     m.systemctl("stop", "mnt-data.mount")
@@ -281,7 +283,7 @@ def test_deb_of_the_next_release(tmp_path):
 
 def unpacked(debs, folder):
     root = folder / "unpacked"
-    for name in ("cachefs", "cachefs-mysql", "cachefs-postgresql"):
+    for name in ("cachefs", "cachefs-mysql", "cachefs-postgresql", "cachefs-rdma"):
         subprocess.run(["dpkg", "-x", debs[name], root], check=True, timeout=60)
     program = root / "usr/bin/cachefs"
     url = "sqlite3://%s/m.db" % folder
@@ -290,8 +292,8 @@ def unpacked(debs, folder):
 
 
 def test_rpm_contents(rpms):
-    assert set(rpms) >= {"cachefs", "cachefs-mysql", "cachefs-postgresql"}
-    lists = {n: output("rpm", "-qpl", rpms[n]).splitlines() for n in ("cachefs", "cachefs-mysql", "cachefs-postgresql")}
+    assert set(rpms) >= {"cachefs", "cachefs-mysql", "cachefs-postgresql", "cachefs-rdma"}
+    lists = {n: output("rpm", "-qpl", rpms[n]).splitlines() for n in ("cachefs", "cachefs-mysql", "cachefs-postgresql", "cachefs-rdma")}
     check_files(*lists.values())
     needs = {n: output("rpm", "-qp", "--requires", rpms[n]) for n in lists}
     assert "libpq" not in needs["cachefs"] and "libmariadb" not in needs["cachefs"]

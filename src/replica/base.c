@@ -32,6 +32,7 @@ static int put_piece(struct base *b, uint32_t i, uint8_t *raw, int *ret_failing)
 	uint32_t per_piece = (uint32_t)(ENTRY_PIECE / b->view.page_size), first = i * per_piece + 1;
 	uint32_t n = CFS_MIN(per_piece, b->view.db_pages - i * per_piece);
 	uint8_t *ref = b->refs + (size_t)i * ENTRY_REF, *bytes;
+	cfs_deadline_t deadline;
 	char key[CHAIN_KEY];
 	struct iovec iov;
 	int r = log_view_read(&b->view, first, n, raw);
@@ -45,9 +46,8 @@ static int put_piece(struct base *b, uint32_t i, uint8_t *raw, int *ret_failing)
 	cfs_put_be32(ref, (uint32_t)iov.iov_len);
 	r = entry_hash(bytes, iov.iov_len, ref + 4);
 	chain_piece_key(b->volume, b->token, i, key);
-	*ret_failing =
-		r ? 0
-		  : b->o->ops->put(b->o, key, &iov, 1, CFS_OBJECT_NEW, cfs_deadline_in(PIECE_MS));
+	deadline = cfs_deadline_in(PIECE_MS + iov.iov_len / SLOWEST_BYTES_PER_MS);
+	*ret_failing = r ? 0 : b->o->ops->put(b->o, key, &iov, 1, CFS_OBJECT_NEW, deadline);
 	/* The token is random: an earlier attempt has stored it, and its hash is checked later. */
 	if (*ret_failing == -EEXIST)
 		*ret_failing = 0;

@@ -153,6 +153,8 @@ void log_view_close(struct log_view *v);
 /* ---- objects: chain.c ---- */
 
 #define CHAIN_KEY 160
+/* Transfers so slow are waited for. */
+#define SLOWEST_BYTES_PER_MS 32
 
 void chain_entry_key(const char *volume, uint64_t number, char ret[CHAIN_KEY]);
 void chain_piece_key(const char *volume, uint64_t token, uint32_t piece, char ret[CHAIN_KEY]);

@@ -375,7 +375,8 @@ static int put_pending(struct cfs_replica *r)
 		rc = rc == -ENOENT ? 0 : rc ? rc : -EEXIST;
 	}
 	if (!rc)
-		rc = o->ops->put(o, key, &iov, 1, CFS_OBJECT_NEW, cfs_deadline_in(CALL_MS));
+		rc = o->ops->put(o, key, &iov, 1, CFS_OBJECT_NEW,
+				 cfs_deadline_in(CALL_MS + iov.iov_len / SLOWEST_BYTES_PER_MS));
 	if (rc == -EEXIST)
 		return lost_place(r);
 	if (!rc)

@@ -77,6 +77,7 @@ static pthread_key_t at_exit;
 static _Thread_local struct record *own;
 static _Thread_local uint64_t waited_ms[CFS_WAIT_COUNT]; /* since the request began */
 static _Thread_local bool unseen;			 /* there was none left */
+static _Thread_local void (*on_wait)(void);
 
 /* ---- records ---- */
 
@@ -283,12 +284,19 @@ void cfs_activity_dequeue(struct cfs_activity_queued *a)
 		free_record((struct record *)a);
 }
 
+void cfs_activity_on_wait(void (*fn)(void))
+{
+	on_wait = fn;
+}
+
 void cfs_activity_wait(enum cfs_wait what, uint64_t id, const char *text)
 {
 	struct record *r = own_record();
 	struct wait_record *w;
 	uint64_t depth;
 
+	if (on_wait)
+		on_wait();
 	if (!r)
 		return;
 	depth = mine(&r->depth);

@@ -74,6 +74,11 @@ void cfs_activity_dequeue(struct cfs_activity_queued *a); /* or NULL */
  */
 void cfs_activity_wait(enum cfs_wait what, uint64_t id, const char *text);
 void cfs_activity_wait_end(void);
+/*
+ * Calls fn before each wait of the calling thread; NULL: no longer. fn does not wait, and takes no
+ * lock but leaves.
+ */
+void cfs_activity_on_wait(void (*fn)(void));
 /* The innermost one goes on, with another text. */
 void cfs_activity_wait_goes_on(const char *text);
 

@@ -20,6 +20,13 @@ struct cfs_fuse;
 /* Each holds a request buffer of max_io once it has carried data. */
 #define CFS_FUSE_THREADS 32
 
+/*
+ * Whether requests come through io_uring. AUTO: where the kernel allows it; the log says when not.
+ * ON: the mount fails without it. A mount with a handoff has none: a successor process could not
+ * find the requests that the kernel has put into the memory of this one.
+ */
+enum cfs_io_uring { CFS_IO_URING_AUTO, CFS_IO_URING_ON, CFS_IO_URING_OFF };
+
 struct cfs_fuse_conf {
 	struct cfs_vfs *vfs;	     /* borrowed */
 	struct cfs_handoff *handoff; /* borrowed; records the FUSE_INIT agreement. May be NULL */
@@ -56,6 +63,7 @@ struct cfs_fuse_conf {
 	 */
 	void (*stopping)(void *arg);
 	void *stopping_arg;
+	enum cfs_io_uring io_uring;
 	unsigned max_threads;	/* 0: CFS_FUSE_THREADS */
 	uint32_t max_io;	/* bytes per request, 1 MiB */
 	uint32_t read_ahead_kb; /* of the mount's backing device; 0: leave the kernel's */
@@ -133,6 +141,9 @@ extern const struct cfs_metric_table cfs_fuse_metrics; /* of a struct cfs_agreem
 struct cfs_fuse_features {
 	const char *libfuse_built, *libfuse_running;
 	bool passthrough_built, io_uring_built;
+	/* Of the ring: whether this build has it, and whether this kernel gives it to new mounts. */
+	bool ring_built;
+	enum { CFS_RING_ABSENT, CFS_RING_SWITCHED_OFF, CFS_RING_SWITCHED_ON } ring_kernel;
 };
 void cfs_fuse_features(struct cfs_fuse_features *ret);
 

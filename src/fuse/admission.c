@@ -68,6 +68,7 @@ void admission_release(struct cfs_fuse *f)
 {
 	struct admission *t = &f->admission;
 	struct queued *a;
+	bool passed_on = false;
 
 	do {
 		pthread_mutex_lock(&t->lock);
@@ -80,13 +81,13 @@ void admission_release(struct cfs_fuse *f)
 		}
 		pthread_mutex_unlock(&t->lock);
 		if (a)
-			a->run(a);
-	} while (a);
+			passed_on = a->run(a);
+	} while (a && !passed_on);
 }
 
 /* ---- changes ---- */
 
-static void run_queued(struct queued *a)
+static bool run_queued(struct queued *a)
 {
 	struct blocking *ch = (struct blocking *)a;
 
@@ -94,6 +95,47 @@ static void run_queued(struct queued *a)
 	call_take(&ch->call);
 	ch->apply(ch);
 	free(ch);
+	return false;
+}
+
+/*
+ * A thread of the ring that waits for a slot. It has the request's entry, and would find no other
+ * work: so it carries the request out itself.
+ */
+struct slot_wait {
+	struct queued queued; /* must be the first member */
+	struct cfs_fuse *fuse;
+	pthread_cond_t got;
+	bool mine; /* with admission.lock */
+};
+
+static bool pass_slot(struct queued *a)
+{
+	struct slot_wait *w = (struct slot_wait *)a;
+	struct admission *t = &w->fuse->admission;
+
+	pthread_mutex_lock(&t->lock);
+	w->mine = true;
+	pthread_cond_signal(&w->got);
+	pthread_mutex_unlock(&t->lock);
+	return true;
+}
+
+static void wait_for_slot(struct cfs_fuse *f)
+{
+	struct admission *t = &f->admission;
+	struct slot_wait w = {.queued = {.run = pass_slot}, .fuse = f};
+
+	pthread_cond_init(&w.got, NULL);
+	cfs_activity_wait(CFS_WAIT_QUEUE, 0, "requests that wait for data");
+	if (admission_queue(f, &w.queued)) {
+		pthread_mutex_lock(&t->lock);
+		while (!w.mine)
+			pthread_cond_wait(&w.got, &t->lock);
+		pthread_mutex_unlock(&t->lock);
+	}
+	cfs_activity_wait_end();
+	pthread_cond_destroy(&w.got);
 }
 
 /* Copies its data and groups too: they belong to the thread until it reads another request. */
@@ -125,8 +167,15 @@ static struct blocking *copy_blocking(const struct blocking *what)
 void blocking_queue(struct blocking *ch)
 {
 	struct cfs_fuse *f = ch->call.fuse;
-	struct blocking *copy = copy_blocking(ch);
+	struct blocking *copy;
 
+	if (ch->call.id.entry) {
+		wait_for_slot(f);
+		ch->apply(ch);
+		admission_release(f);
+		return;
+	}
+	copy = copy_blocking(ch);
 	if (!copy) { /* no memory to queue it: it waits on this thread */
 		ch->apply(ch);
 		return;

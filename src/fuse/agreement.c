@@ -35,6 +35,11 @@ static bool drops_set_id(const struct cfs_fuse_conf *conf)
 	return conf->drops_set_id;
 }
 
+static bool over_io_uring(const struct cfs_fuse_conf *conf)
+{
+	return conf->io_uring == CFS_IO_URING_ON;
+}
+
 #define BIT(n) (1ULL << (n))
 
 /* By bit, as include/uapi/linux/fuse.h of Linux 6.18 has them; reserved bits are left out. */
@@ -96,7 +101,7 @@ static const struct {
 	{"NO_EXPORT_SUPPORT", BIT(38), 0, NULL},
 	{"HAS_RESEND", INIT_HAS_RESEND, 0, always},
 	{"ALLOW_IDMAP", BIT(40), 0, NULL},
-	{"OVER_IO_URING", INIT_OVER_IO_URING, 0, NULL},
+	{"OVER_IO_URING", INIT_OVER_IO_URING, 0, over_io_uring},
 	{"REQUEST_TIMEOUT", BIT(42), 0, NULL},
 };
 
@@ -166,6 +171,11 @@ int cfs_fuse_print_agreement(int fd, FILE *out)
 	return 0;
 }
 
+static uint64_t uses_ring(void *agreement)
+{
+	return !!(((const struct cfs_agreement *)agreement)->sent & INIT_OVER_IO_URING);
+}
+
 #define M(n, l, h, field) CFS_METRIC(struct cfs_agreement, n, l, h, field)
 static const struct cfs_metric metrics[] = {
 	M("fuse_init_flags", "of=\"kernel\"",
@@ -174,6 +184,9 @@ static const struct cfs_metric metrics[] = {
 	  asked),
 	M("fuse_init_flags", "of=\"mount\"", NULL, wanted),
 	M("fuse_init_flags", "of=\"reply\"", NULL, sent),
+	CFS_METRIC_READ("fuse_io_uring",
+			"1 when requests come through io_uring, 0 when through the device",
+			uses_ring),
 	M("fuse_max_pages", NULL, "Pages in the largest request of the kernel", max_pages),
 	M("fuse_max_background", NULL, "Background requests that the kernel has under way at most",
 	  max_background),

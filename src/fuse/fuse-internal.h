@@ -12,6 +12,7 @@
 #include <sys/queue.h>
 
 #include "channel.h"
+#include "ring.h"
 
 #define WAITERS_MAX 1024
 
@@ -46,7 +47,10 @@ struct cfs_fuse {
 
 	/* The connection; libfuse has a duplicate, on which it answers what has no handler. */
 	struct cfs_device device;
-	struct cfs_channel *channel; /* that requests come through */
+	struct cfs_channel *channel; /* that requests come through: the device, or the ring */
+	struct cfs_ring *ring;	     /* NULL: there is none */
+	size_t payload;		     /* of the largest request or answer, as agreed on */
+	struct own_answers *own;     /* libfuse-answers.c; NULL: the device takes them */
 
 	int signal_fd, event_fd;
 	sigset_t old_mask;
@@ -139,8 +143,9 @@ struct cfs_activity_queued *call_show_queued(const struct call *c, const char *q
  */
 struct queued {
 	TAILQ_ENTRY(queued) link;
-	void (*run)(struct queued *a); /* answers the request, and frees a */
-	size_t bytes;		       /* of memory that the request occupies */
+	/* Answers the request, and frees a. True: another thread has got the slot for it. */
+	bool (*run)(struct queued *a);
+	size_t bytes; /* of memory that the request occupies */
 };
 void admission_init(struct cfs_fuse *f);
 void admission_fini(struct cfs_fuse *f);
@@ -219,6 +224,8 @@ mode_t type_mode(uint8_t type);
 void call_drop(struct call *c);
 
 /* session.c */
+/* Requests come through the device, for that reason. */
+void session_without_ring(struct cfs_fuse *f, const char *why);
 /* Sets the kernel's read-ahead for the mount. Makes no request to the mount itself. */
 void session_tune_read_ahead(const struct cfs_fuse *f);
 
@@ -235,8 +242,8 @@ void loop_fini(struct cfs_fuse *f);
 /* Serves until loop_end() or the end of the connection. Finishes requests under way. 0 or
  * negative. */
 int loop_run(struct cfs_fuse *f);
-/* Ends the loop; may be called from any thread. */
-void loop_end(struct cfs_fuse *f);
+/* Ends the loop, which then returns the error; may be called from any thread. */
+void loop_end(struct cfs_fuse *f, int error);
 /*
  * Counts requests that were answered before they were done: 1 when one is answered, -1 when it is
  * done. Each allows one more thread, and at most doubles their number.
@@ -244,6 +251,16 @@ void loop_end(struct cfs_fuse *f);
 void loop_answered_early(struct cfs_fuse *f, int change);
 /* The request that a handler is called for; for that call. */
 const struct cfs_request *request_of(fuse_req_t req);
+/* Carries out a request of the ring; cfs_ring_conf. */
+void loop_serve_ring(void *arg, struct cfs_request *rq, unsigned place);
+
+/* libfuse-answers.c */
+/*
+ * libfuse answers on its descriptor what has no handler. From here on the channel sends these
+ * answers, so that those to requests of the ring do not go to the device. Until _stop().
+ */
+int own_answers_start(struct cfs_fuse *f);
+void own_answers_stop(struct cfs_fuse *f);
 
 /* killed.c */
 int killable_start(struct cfs_fuse *f);

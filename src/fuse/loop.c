@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "agreement.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -66,7 +67,7 @@ void loop_fini(struct cfs_fuse *f)
 	free(f->loop.reader);
 }
 
-static void end(struct cfs_fuse *f, int error)
+void loop_end(struct cfs_fuse *f, int error)
 {
 	pthread_mutex_lock(&f->loop.lock);
 	if (!atomic_load(&f->loop.ended))
@@ -74,11 +75,6 @@ static void end(struct cfs_fuse *f, int error)
 	atomic_store(&f->loop.ended, true);
 	pthread_cond_broadcast(&f->loop.changed);
 	pthread_mutex_unlock(&f->loop.lock);
-}
-
-void loop_end(struct cfs_fuse *f)
-{
-	end(f, 0);
 }
 
 /* False: the loop has ended, and the kernel may send the request to another process. */
@@ -99,7 +95,7 @@ static bool receive(struct receiver *r)
 		if (n != -ENODEV)
 			cfs_err("requests cannot be read, the mount ends: mount=%s error=%s",
 				f->mount_point, cfs_errname(n));
-		end(f, n == -ENODEV ? 0 : n);
+		loop_end(f, n == -ENODEV ? 0 : n);
 		return false;
 	}
 	return true;
@@ -108,8 +104,10 @@ static bool receive(struct receiver *r)
 const struct cfs_request *request_of(fuse_req_t req)
 {
 	const struct cfs_fuse *f = fuse_req_userdata(req);
+	unsigned place = fuse_req_ctx(req)->gid;
 
-	return &f->loop.reader[fuse_req_ctx(req)->gid]->request;
+	return place < threads_max(f) ? &f->loop.reader[place]->request
+				      : ring_request(f->ring, place - threads_max(f));
 }
 
 /*
@@ -120,14 +118,21 @@ const struct cfs_request *request_of(fuse_req_t req)
  * A refusal is no way: the kernel takes two refusals at a time for one of each form, and then copies
  * by reading and writing until the mount ends.
  */
-static void handle(struct receiver *r)
+static void handle(struct cfs_fuse *f, struct cfs_request *rq, unsigned place)
 {
-	struct fuse_buf buf = {.mem = r->request.in, .size = r->request.len};
+	struct fuse_buf buf = {.mem = rq->in, .size = rq->len};
 
-	r->request.in->gid = r->place;
-	if (r->request.opcode == CFS_FUSE_COPY_FILE_RANGE_64)
-		r->request.in->opcode = FUSE_COPY_FILE_RANGE;
-	fuse_session_process_buf(r->f->session, &buf);
+	rq->in->gid = place;
+	if (rq->opcode == CFS_FUSE_COPY_FILE_RANGE_64)
+		rq->in->opcode = FUSE_COPY_FILE_RANGE;
+	fuse_session_process_buf(f->session, &buf);
+}
+
+void loop_serve_ring(void *arg, struct cfs_request *rq, unsigned place)
+{
+	struct cfs_fuse *f = arg;
+
+	handle(f, rq, threads_max(f) + place);
 }
 
 /* Called with loop.lock held, for a thread that is to be started. */
@@ -237,7 +242,7 @@ static void *read_requests(void *arg)
 	sigaddset(&set, WAKE_SIGNAL);
 	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
 	while (receive(r) && begin_request(f)) {
-		handle(r);
+		handle(f, &r->request, r->place);
 		if (!end_request(r))
 			return NULL;
 	}
@@ -267,6 +272,21 @@ static void on_wake(int signo)
 {
 }
 
+/* Without the ring, the kernel uses the device. */
+static void start_ring(struct cfs_fuse *f)
+{
+	int r = f->ring ? own_answers_start(f) : 0;
+
+	if (r == 0 && f->ring)
+		r = ring_start(f->ring, f->payload);
+	if (r == 0)
+		return;
+	f->conf.agreement->sent &= ~INIT_OVER_IO_URING;
+	cfs_warn("requests come through the device, as the ring cannot be started: mount=%s "
+		 "error=%s",
+		 f->mount_point, cfs_errname(r));
+}
+
 /* A signal that comes just before read(2) is lost, hence the repetition. */
 int loop_run(struct cfs_fuse *f)
 {
@@ -277,11 +297,16 @@ int loop_run(struct cfs_fuse *f)
 	sigaction(WAKE_SIGNAL, &wake_action, NULL);
 	pthread_mutex_lock(&f->loop.lock);
 	ret = start_reader(f);
+	pthread_mutex_unlock(&f->loop.lock);
+	start_ring(f);
+	pthread_mutex_lock(&f->loop.lock);
 	while (ret == 0 && !atomic_load(&f->loop.ended))
 		pthread_cond_wait(&f->loop.changed, &f->loop.lock);
 	while (wake_readers(f))
 		cfs_cond_wait(&f->loop.changed, &f->loop.lock, cfs_deadline_in(WAKE_EVERY_MS));
 	pthread_mutex_unlock(&f->loop.lock);
+	ring_stop(f->ring);
+	own_answers_stop(f);
 	while ((r = TAILQ_FIRST(&f->loop.readers))) {
 		pthread_join(r->thread, NULL);
 		remove_reader(r);

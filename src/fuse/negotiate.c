@@ -136,12 +136,17 @@ static uint64_t offered_flags(const void *request, size_t len)
 }
 
 /* Sets the flags of the answer, of which libfuse knows some and forgets others. */
-static void amend(const struct cfs_fuse *f, const void *buf, size_t len, struct init_answer *a)
+static void amend(struct cfs_fuse *f, const void *buf, size_t len, struct init_answer *a)
 {
 	struct cfs_agreement *ret = f->conf.agreement;
-	uint64_t asked = offered_flags(buf, len), wanted = agreement_wanted(&f->conf),
-		 sent = asked & wanted;
+	uint64_t asked = offered_flags(buf, len), wanted, sent;
 
+	if (!(asked & INIT_OVER_IO_URING))
+		session_without_ring(f, "the kernel does not offer it");
+	wanted = agreement_wanted(&f->conf);
+	sent = asked & wanted;
+	f->payload = CFS_MAX(a->init.max_write, (size_t)a->init.max_pages * (size_t)getpagesize());
+	f->payload = CFS_MAX(f->payload, (size_t)FUSE_MIN_READ_BUFFER);
 	a->init.flags = (uint32_t)sent;
 	a->init.flags2 = (uint32_t)(sent >> 32);
 	*ret = (struct cfs_agreement){

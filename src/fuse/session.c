@@ -12,6 +12,7 @@
 #include <sys/mount.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -140,6 +141,7 @@ static void free_session(struct cfs_fuse *f)
 {
 	if (f->session)
 		fuse_session_destroy(f->session);
+	ring_destroy(f->ring);
 	if (f->device.fd >= 0)
 		close(f->device.fd);
 	if (f->signal_fd >= 0)
@@ -214,6 +216,95 @@ static void unmount_session(struct cfs_fuse *f)
 	fuse_session_unmount(f->session);
 }
 
+static void ring_ended(void *arg, int error)
+{
+	struct cfs_fuse *f = arg;
+
+	if (error)
+		cfs_err("requests cannot be read, the mount ends: mount=%s error=%s",
+			f->mount_point, cfs_errname(error));
+	loop_end(f, error);
+}
+
+static pid_t nudge(void *arg, unsigned cpu)
+{
+	const struct cfs_fuse *f = arg;
+	pid_t pid = fork();
+	struct statfs st;
+
+	if (pid == 0) {
+		close_range(0, ~0U, 0);
+		ring_pin(cpu);
+		_exit(statfs(f->mount_point, &st) < 0);
+	}
+	return pid;
+}
+
+void session_without_ring(struct cfs_fuse *f, const char *why)
+{
+	if (f->conf.io_uring == CFS_IO_URING_OFF)
+		return;
+	cfs_info("requests of the kernel come through the device: mount=%s reason=\"io_uring: "
+		 "%s\"",
+		 f->mount_point, why);
+	f->conf.io_uring = CFS_IO_URING_OFF;
+	f->channel = &f->device.channel;
+	ring_destroy(f->ring);
+	f->ring = NULL;
+}
+
+/*
+ * The memory of a ring is that of the buffers which threads of the device would have: two for each
+ * of max_threads (layers.c).
+ */
+static int make_ring(struct cfs_fuse *f, char why[200])
+{
+	unsigned queues = ring_queues();
+	const struct cfs_ring_conf conf = {
+		.device = &f->device.channel,
+		.fd = f->device.fd,
+		.depth = 2 * f->conf.max_threads / queues,
+		.orphans = f->conf.max_threads,
+		.serve = loop_serve_ring,
+		.ended = ring_ended,
+		.nudge = nudge,
+		.parked = WAITERS_MAX,
+		.arg = f,
+	};
+
+	if (f->conf.handoff) {
+		snprintf(why, 200, "a mount with a supervisor has none (supervise=false)");
+		return -EOPNOTSUPP;
+	}
+	if (conf.depth < 2) {
+		snprintf(why, 200, "%u possible CPUs need max-threads=%u", queues, queues);
+		return -EOPNOTSUPP;
+	}
+	return ring_create(&conf, &f->ring, why);
+}
+
+/* Before the first answer, which tells the kernel. */
+static int choose_channel(struct cfs_fuse *f, char err[256])
+{
+	char why[200];
+	int r;
+
+	if (f->conf.io_uring == CFS_IO_URING_OFF)
+		return 0;
+	r = make_ring(f, why);
+	if (r < 0 && f->conf.io_uring == CFS_IO_URING_ON) {
+		snprintf(err, 256, "io_uring=on: %s", why);
+		return r;
+	}
+	if (r < 0) {
+		session_without_ring(f, why);
+		return 0;
+	}
+	f->conf.io_uring = CFS_IO_URING_ON;
+	f->channel = ring_channel(f->ring);
+	return 0;
+}
+
 static int mount_session(struct cfs_fuse *f, char err[256])
 {
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
@@ -244,7 +335,9 @@ static int mount_session(struct cfs_fuse *f, char err[256])
 			 last_message[0] ? last_message : strerror(-r));
 		goto out;
 	}
-	r = resumes ? negotiate_resume(f, err) : negotiate_mount(f, err);
+	r = choose_channel(f, err);
+	if (r == 0)
+		r = resumes ? negotiate_resume(f, err) : negotiate_mount(f, err);
 	if (r == 0 && !resumes) {
 		r = forbid_symlinks(&f->conf);
 		if (r < 0)
@@ -353,7 +446,7 @@ static void end_loop(struct cfs_fuse *f)
 {
 	if (!atomic_load(&f->handing_over))
 		run_child(f, collect_dirty_pages);
-	loop_end(f);
+	loop_end(f, 0);
 }
 
 static void *run_control(void *arg)
@@ -512,6 +605,14 @@ void cfs_fuse_abandon(struct cfs_fuse *f)
 		fuse_session_unmount(f->session);
 }
 
+bool ring_is_switched_on(void)
+{
+	cfs_auto_close int fd = open(CFS_RING_PARAMETER, O_RDONLY | O_CLOEXEC);
+	char c = 'N';
+
+	return fd >= 0 && read(fd, &c, 1) == 1 && c == 'Y';
+}
+
 #define STRING_OF(x)		     #x
 #define VERSION_STRING(major, minor) STRING_OF(major) "." STRING_OF(minor)
 
@@ -520,6 +621,10 @@ void cfs_fuse_features(struct cfs_fuse_features *ret)
 	*ret = (struct cfs_fuse_features){
 		.libfuse_built = VERSION_STRING(FUSE_MAJOR_VERSION, FUSE_MINOR_VERSION),
 		.libfuse_running = fuse_pkgversion(),
+		.ring_built = ring_is_built(),
+		.ring_kernel = access(CFS_RING_PARAMETER, F_OK) < 0 ? CFS_RING_ABSENT
+			       : ring_is_switched_on()		    ? CFS_RING_SWITCHED_ON
+								    : CFS_RING_SWITCHED_OFF,
 #ifdef FUSE_CAP_PASSTHROUGH
 		.passthrough_built = true,
 #endif

@@ -22,10 +22,11 @@ static const struct cfs_opt version_table[] = {
 	{0},
 };
 
-/* Features of the running kernel, independent of the build. */
-static bool kernel_has_fuse_io_uring(void)
+static const char *ring_text(const struct cfs_fuse_features *f)
 {
-	return access("/sys/module/fuse/parameters/enable_uring", F_OK) == 0;
+	static const char *const of_kernel[] = {"absent", "switched off", "switched on"};
+
+	return f->ring_built ? of_kernel[f->ring_kernel] : "not in this build";
 }
 
 static const char *const modules[] = {"metrics", "mysql", "postgresql", "rdma", "redis", "s3"};
@@ -84,17 +85,16 @@ static int version_run(void *options, const char **args)
 		printf("libfuse %s (built with %s): passthrough %s, io_uring %s\n",
 		       f.libfuse_running, f.libfuse_built, f.passthrough_built ? "yes" : "no",
 		       f.io_uring_built ? "yes" : "no");
-		printf("kernel %s: FUSE over io_uring %s\n", un.release,
-		       kernel_has_fuse_io_uring() ? "present" : "absent");
+		printf("kernel %s: FUSE over io_uring %s\n", un.release, ring_text(&f));
 		print_modules();
 		return CMD_OK;
 	}
-	j = json_pack("{s:s, s:s, s:s, s:i, s:{s:s, s:s, s:b, s:b}, s:{s:s, s:b}, s:o}", "version",
+	j = json_pack("{s:s, s:s, s:s, s:i, s:{s:s, s:s, s:b, s:b}, s:{s:s, s:s}, s:o}", "version",
 		      CFS_VERSION, "build", CFS_BUILD, "format", CFS_COMPAT_VERSION, "meta_version",
 		      CFS_META_VERSION, "libfuse", "running", f.libfuse_running, "built",
 		      f.libfuse_built, "passthrough", f.passthrough_built, "io_uring",
 		      f.io_uring_built, "kernel", "release", un.release, "fuse_io_uring",
-		      kernel_has_fuse_io_uring(), "modules", modules_json());
+		      ring_text(&f), "modules", modules_json());
 	if (!j || json_dumpf(j, stdout, JSON_INDENT(2)) < 0) {
 		json_decref(j);
 		return CMD_SYSTEM;

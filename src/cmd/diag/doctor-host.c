@@ -41,7 +41,6 @@ static void check_fuse(struct doctor *d)
 	cfs_auto_close int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
 	struct cfs_fuse_features f;
 	struct utsname un;
-	bool ring = access("/sys/module/fuse/parameters/enable_uring", F_OK) == 0;
 
 	if (fd < 0)
 		doctor_say(
@@ -51,13 +50,22 @@ static void check_fuse(struct doctor *d)
 		doctor_say(d, CFS_ADVICE_OK, "fuse device", "/dev/fuse can be opened");
 	cfs_fuse_features(&f);
 	if (uname(&un) == 0)
-		doctor_say(d, CFS_ADVICE_NOTE, "kernel", "%s, %s", un.release,
-			   ring ? "with FUSE over io_uring"
-				: "without FUSE over io_uring (from 6.14)");
-	doctor_say(d, CFS_ADVICE_NOTE, "libfuse", "%s, %s, %s", f.libfuse_running,
-		   f.passthrough_built ? "with passthrough" : "without passthrough (from 3.16)",
-		   f.io_uring_built ? "with FUSE over io_uring"
-				    : "without FUSE over io_uring (from 3.18)");
+		doctor_say(d, CFS_ADVICE_NOTE, "kernel", "%s", un.release);
+	if (!f.ring_built)
+		doctor_say(d, CFS_ADVICE_NOTE, "io_uring", "not in this build (liburing)");
+	else if (f.ring_kernel == CFS_RING_ABSENT)
+		doctor_say(d, CFS_ADVICE_NOTE, "io_uring",
+			   "this kernel has no FUSE over io_uring (from Linux 6.14)");
+	else if (f.ring_kernel == CFS_RING_SWITCHED_OFF)
+		doctor_say(d, CFS_ADVICE_NOTE, "io_uring",
+			   "FUSE over io_uring is switched off: echo Y > "
+			   "/sys/module/fuse/parameters/enable_uring, and options fuse "
+			   "enable_uring=1 in /etc/modprobe.d; mounts with supervise=false use it");
+	else
+		doctor_say(d, CFS_ADVICE_OK, "io_uring",
+			   "FUSE over io_uring is switched on; mounts with supervise=false use it");
+	doctor_say(d, CFS_ADVICE_NOTE, "libfuse", "%s, %s", f.libfuse_running,
+		   f.passthrough_built ? "with passthrough" : "without passthrough (from 3.16)");
 }
 
 static void check_limits(struct doctor *d)

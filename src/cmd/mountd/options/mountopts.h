@@ -27,6 +27,7 @@ struct mount_opts {
 	char *kernel_opts;
 	bool as_shown; /* the list is what the kernel shows of a mount, so it has all flags */
 	bool allow_other, default_permissions, writeback_cache;
+	int io_uring; /* enum cfs_io_uring */
 	/* names and identities */
 	bool hide_internal, xattr, security_xattr, capability_xattr, selinux_xattr;
 	char *umask, *root_squash, *all_squash;

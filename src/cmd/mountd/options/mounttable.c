@@ -12,8 +12,9 @@ static const char *const closes[] = {"stored", "committing", NULL};
 static const char *const group_transports[] = {"tcp", "rdma", "auto", NULL};
 static const char *const atime_modes[] = {"noatime", "relatime", "strictatime", NULL};
 
-/* In the order of enum cfs_disk_eviction and enum cfs_disk_verify. */
+/* In the order of enum cfs_disk_eviction, enum cfs_disk_verify and enum cfs_io_uring. */
 static const char *const evictions[] = {"s3-fifo", "2-random", "lru", "none", NULL};
+static const char *const channels[] = {"auto", "on", "off", NULL};
 static const char *const verify_levels[] = {"none", "full", "shrink", "extend", NULL};
 
 #define OPTIONS struct mount_opts
@@ -62,6 +63,10 @@ const struct cfs_opt mount_table[] = {
 		 "also those named security.*, at the cost of a question before writes"),
 	OPT_FLAG("enable-cap", capability_xattr, "of these only security.capability"),
 	OPT_FLAG("enable-selinux", selinux_xattr, "of these only security.selinux"),
+	OPT_CHOICE("io_uring", io_uring, channels, NULL,
+		   "whether requests come through io_uring (Linux 6.14); on: the mount fails "
+		   "without it",
+		   .def = "auto"),
 	OPT_FLAG("writeback_cache", writeback_cache, "let the kernel gather small writes"),
 	OPT_DURATION("attr-cache", attr_cache_ms, "TIME",
 		     "how long attributes are served without asking again", .def = "1"),

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ring-message.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* The length of the first argument is not told: the whole length is, and the payload's. */
+struct fuse_in_header *ring_join(uint8_t *page, size_t payload, size_t *ret_len)
+{
+	const struct ring_header *h = (const void *)page;
+	struct fuse_in_header in;
+	size_t op;
+	uint8_t *at;
+
+	memcpy(&in, h->in_out, sizeof(in));
+	if (h->payload_bytes > payload || in.len < sizeof(in) + h->payload_bytes)
+		return NULL;
+	op = in.len - sizeof(in) - h->payload_bytes;
+	if (op > RING_HEADER_BYTES || op % sizeof(uint64_t))
+		return NULL;
+	at = page + RING_PAGE - op;
+	memcpy(at, h->op, op);
+	at -= sizeof(in);
+	memcpy(at, &in, sizeof(in));
+	*ret_len = in.len;
+	return (void *)at;
+}
+
+int ring_write_answer(uint8_t *page, size_t payload, uint64_t unique, int error,
+		      const struct iovec *iov, int n)
+{
+	struct ring_header *h = (void *)page;
+	struct fuse_out_header out = {.len = sizeof(out), .error = error, .unique = unique};
+	uint8_t *at = page + RING_PAGE;
+	size_t len = 0;
+	int i;
+
+	for (i = 1; i < n; i++)
+		len += iov[i].iov_len;
+	if (len > payload)
+		return -EINVAL;
+	for (i = 1; i < n; i++) {
+		memcpy(at, iov[i].iov_base, iov[i].iov_len);
+		at += iov[i].iov_len;
+	}
+	out.len += (uint32_t)len;
+	memcpy(h->in_out, &out, sizeof(out));
+	h->payload_bytes = (uint32_t)len;
+	return 0;
+}

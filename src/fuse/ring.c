@@ -1,0 +1,929 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ring.h"
+
+#include <errno.h>
+#include <liburing.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/activity.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "ring-message.h"
+
+#define SQ_ENTRIES    4
+#define WAKE_SIGNAL   SIGUSR1 /* its handler does nothing, loop.c */
+#define WAKE_EVERY_MS 20
+#define START_MS      10000
+#define PARK_MS	      1000
+/* How often the watch thread looks for answers that no thread hands over, and for blind queues. */
+#define WATCH_MS   5
+#define WATCH_IDLE 64 /* times without anything new, and the thread sleeps */
+/* Entries of a queue beyond those whose threads wait. */
+#define SPARE	     4U
+#define WATCH_FAR_MS 3600000
+/* Before a child makes a request, which keeps the mount busy for that moment; the longest pause. */
+#define NUDGE_MS     250
+#define NUDGE_MAX_MS 4000
+/*
+ * A request of at most that many bytes is carried out from the thread's copy, so that its entry can
+ * be used again as soon as it is answered.
+ */
+#define COPY_MAX (16u << 10)
+
+struct queue {
+	struct cfs_ring *ring;
+	unsigned number;
+	_Atomic unsigned n_entries;
+	_Atomic unsigned parked; /* of these, with a request that another thread answers */
+	/*
+	 * A registration does not make the kernel look at the requests that wait for an entry. Handing
+	 * over an answer does (fs/fuse/dev_uring.c). So these are compared: entries that were added
+	 * while the ring served, and how many of them were there when none waited.
+	 */
+	_Atomic unsigned added, seen;
+	/* The watch thread's. */
+	uint64_t nudge_ms, pause_ms; /* when the next child is due; 0: none */
+	pid_t nudger;		     /* a child that makes a request; 0: none */
+};
+
+/* UNREGISTERED -> ARMED -> TAKEN -> ANSWERED -> ARMED ... The thread that leaves ANSWERED hands the
+ * answer over. */
+enum { UNREGISTERED, ARMED, TAKEN, ANSWERED };
+
+struct entry {
+	struct queue *queue;
+	_Atomic unsigned state;
+	_Atomic uint64_t unique; /* of the request that is not answered; 0: it is */
+	_Atomic uint64_t commit; /* number of the last request */
+	_Atomic bool in_place;	 /* the request is carried out from the entry's memory */
+	bool beyond;		 /* `depth`: its memory is given back when it is not needed */
+	size_t touched;		 /* bytes of the payload that have memory */
+	/* The watch thread's: `commit` of an answer that it has seen, and when. */
+	uint64_t watched, watched_ms;
+	uint8_t *page;		 /* header and payload, ring-message.h */
+	pthread_cond_t answered; /* with ring.lock */
+	struct entry *next;	 /* in ring.entries */
+};
+
+struct member {
+	struct cfs_ring *ring;
+	struct queue *queue;
+	/* Taken from the thread when another one hands its answer over; changed with ring.lock. */
+	_Atomic(struct entry *) entry;
+	pthread_t thread;
+	unsigned place;
+	struct io_uring uring;
+	struct cfs_request request;
+	bool started, done, parked;
+	_Atomic bool receiving;
+	uint8_t copy[COPY_MAX] __attribute__((aligned(8)));
+};
+
+struct cfs_ring {
+	struct cfs_channel channel; /* must be the first member */
+	struct cfs_ring_conf conf;
+	size_t payload;
+	unsigned n_queues, places;
+	struct queue *queues;
+
+	/* Protects the fields below, and which thread has which entry. A leaf. */
+	pthread_mutex_t lock;
+	pthread_cond_t changed;	 /* a thread has started or ended */
+	struct member **members; /* by place */
+	struct entry *entries;
+	unsigned n_members, n_starting, orphans;
+	bool failed; /* an entry could not be registered */
+
+	_Atomic bool serving, ended, gone; /* serving: complete; gone: the connection has ended */
+	pthread_t watcher;
+	bool watching, poked;
+	_Atomic bool asleep; /* the watch thread, until it is poked */
+	pthread_cond_t poke;
+};
+
+static _Thread_local struct member *self; /* NULL: no thread of a ring */
+
+/* ---- memory and system calls ---- */
+
+static size_t entry_bytes(const struct cfs_ring *r)
+{
+	return RING_PAGE + r->payload;
+}
+
+/* Children do not inherit it: a forked copy would cost memory when either writes. */
+static struct entry *new_entry(struct queue *q)
+{
+	struct cfs_ring *r = q->ring;
+	struct entry *e = calloc(1, sizeof(*e));
+
+	if (!e)
+		return NULL;
+	e->page = mmap(NULL, entry_bytes(r), PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (e->page == MAP_FAILED) {
+		free(e);
+		return NULL;
+	}
+	madvise(e->page, entry_bytes(r), MADV_DONTFORK);
+	e->queue = q;
+	cfs_cond_init(&e->answered);
+	return e;
+}
+
+static void free_entry(const struct cfs_ring *r, struct entry *e)
+{
+	munmap(e->page, entry_bytes(r));
+	pthread_cond_destroy(&e->answered);
+	free(e);
+}
+
+/*
+ * Each thread enters its own ring only, which the kernel makes use of from Linux 6.1 on. The thread
+ * that is to use it enables it.
+ */
+static int open_uring(struct io_uring *u)
+{
+	struct io_uring_params p = {
+		.flags = IORING_SETUP_SQE128 | IORING_SETUP_SINGLE_ISSUER |
+			 IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_R_DISABLED,
+	};
+	int r = io_uring_queue_init_params(SQ_ENTRIES, u, &p);
+
+	if (r == 0)
+		io_uring_ring_dontfork(u);
+	return r;
+}
+
+/* liburing 2.3 declares io_uring_enable_rings() and does not export it. */
+static void enable(struct io_uring *u)
+{
+	syscall(__NR_io_uring_register, u->ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
+}
+
+static void prepare(struct member *m, unsigned op, const struct iovec *iov, uint64_t commit)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&m->uring);
+	struct ring_command cmd = {.commit_id = commit, .queue = (uint16_t)m->queue->number};
+
+	/* Not possible: a thread has one command at a time. */
+	if (!sqe)
+		abort();
+	memset(sqe, 0, 2 * sizeof(*sqe));
+	sqe->opcode = IORING_OP_URING_CMD;
+	sqe->fd = m->ring->conf.fd;
+	sqe->cmd_op = op;
+	if (iov) {
+		sqe->addr = (uint64_t)(uintptr_t)iov;
+		sqe->len = 2;
+	}
+	memcpy(sqe->cmd, &cmd, sizeof(cmd));
+}
+
+/* ---- the watch thread ---- */
+
+static void poke_watch(struct cfs_ring *r)
+{
+	pthread_mutex_lock(&r->lock);
+	r->poked = true;
+	atomic_store(&r->asleep, false);
+	pthread_cond_signal(&r->poke);
+	pthread_mutex_unlock(&r->lock);
+}
+
+static int start_member(struct queue *q, struct entry *e);
+
+/*
+ * The calling thread is going to wait until its request is answered by another one, maybe for ever
+ * (a file lock). Its entry is replaced, so that no number of such requests uses up a queue: what
+ * ends their wait may come through it.
+ */
+static void replace_entry(struct queue *q)
+{
+	struct cfs_ring *r = q->ring;
+	int ret;
+
+	if (atomic_load(&q->n_entries) >= r->conf.depth + atomic_load(&q->parked) ||
+	    atomic_load(&r->gone))
+		return;
+	ret = start_member(q, NULL);
+	if (ret < 0)
+		cfs_warn("a queue of requests has one entry less: queue=%u error=%s", q->number,
+			 cfs_errname(ret));
+}
+
+/* The calling thread may block, and what it waits for may need an answer that it has made. */
+static void show_answer(void)
+{
+	struct entry *e = self ? atomic_load(&self->entry) : NULL;
+
+	if (e && atomic_load(&e->state) == ANSWERED && atomic_load(&self->ring->asleep))
+		poke_watch(self->ring);
+}
+
+/* False: every request of the queue is known to have been seen by the kernel. */
+static bool look_at_queue(struct queue *q)
+{
+	struct cfs_ring *r = q->ring;
+	uint64_t now = cfs_now_ms();
+
+	if (q->nudger > 0 && waitpid(q->nudger, NULL, WNOHANG) != 0)
+		q->nudger = 0;
+	if (atomic_load(&q->added) == atomic_load(&q->seen)) {
+		q->pause_ms = 0;
+		return q->nudger;
+	}
+	if (!q->pause_ms) {
+		q->pause_ms = NUDGE_MS;
+		q->nudge_ms = now + NUDGE_MS;
+	} else if (!q->nudger && now >= q->nudge_ms) {
+		q->nudger = r->conf.nudge(r->conf.arg, q->number);
+		q->pause_ms = CFS_MIN(2 * q->pause_ms, (uint64_t)NUDGE_MAX_MS);
+		q->nudge_ms = now + q->pause_ms;
+	}
+	return true;
+}
+
+/* With the lock. The thread that has the entry, or had it last. */
+static struct member *owner_of(const struct cfs_ring *r, const struct entry *e)
+{
+	unsigned i;
+
+	for (i = 0; i < r->places; i++)
+		if (r->members[i] && atomic_load(&r->members[i]->entry) == e)
+			return r->members[i];
+	return NULL;
+}
+
+/* An answer whose thread is busy: a new one gets the entry and hands it over. */
+static void rescue(struct cfs_ring *r, struct entry *e)
+{
+	unsigned answered = ANSWERED;
+	struct member *m;
+
+	pthread_mutex_lock(&r->lock);
+	m = owner_of(r, e); /* NULL: it could not be started the last time */
+	if ((m && (m->parked || r->orphans >= r->conf.orphans)) ||
+	    !atomic_compare_exchange_strong(&e->state, &answered, TAKEN)) {
+		pthread_mutex_unlock(&r->lock);
+		return;
+	}
+	if (m) {
+		atomic_store(&m->entry, NULL);
+		r->orphans++;
+	}
+	pthread_mutex_unlock(&r->lock);
+	if (start_member(e->queue, e) < 0)
+		atomic_store(&e->state, ANSWERED);
+}
+
+/* False: there is nothing left to look after. */
+static bool look(struct cfs_ring *r)
+{
+	struct entry *e;
+	bool any = false;
+	unsigned i;
+
+	for (i = 0; i < r->n_queues; i++)
+		any |= look_at_queue(&r->queues[i]);
+	pthread_mutex_lock(&r->lock);
+	e = r->entries; /* entries are added in front, and stay */
+	pthread_mutex_unlock(&r->lock);
+	for (; e; e = e->next) {
+		if (atomic_load(&e->state) != ANSWERED)
+			continue;
+		any = true;
+		if (e->watched != e->commit) {
+			e->watched = e->commit;
+			e->watched_ms = cfs_now_ms();
+		} else if (cfs_now_ms() >= e->watched_ms + WATCH_MS) {
+			rescue(r, e);
+		}
+	}
+	return any;
+}
+
+static void *watch(void *arg)
+{
+	struct cfs_ring *r = arg;
+	unsigned idle = 0;
+
+	while (!atomic_load(&r->ended)) {
+		/* Set before the last search: what that misses then pokes. */
+		if (idle >= WATCH_IDLE)
+			atomic_store(&r->asleep, true);
+		if (look(r))
+			idle = 0;
+		pthread_mutex_lock(&r->lock);
+		if (!r->poked && !atomic_load(&r->ended))
+			cfs_cond_wait(&r->poke, &r->lock,
+				      cfs_deadline_in(idle > WATCH_IDLE ? WATCH_FAR_MS : WATCH_MS));
+		idle = r->poked ? 0 : idle + 1;
+		r->poked = false;
+		pthread_mutex_unlock(&r->lock);
+		if (idle == 0)
+			atomic_store(&r->asleep, false);
+	}
+	return NULL;
+}
+
+/* ---- answers ---- */
+
+struct cfs_channel *ring_channel(struct cfs_ring *r)
+{
+	return &r->channel;
+}
+
+static void answered_elsewhere(struct cfs_ring *r, struct entry *e)
+{
+	pthread_mutex_lock(&r->lock);
+	pthread_cond_signal(&e->answered);
+	pthread_mutex_unlock(&r->lock);
+	if (atomic_load(&r->asleep))
+		poke_watch(r);
+}
+
+/* The payload keeps its memory, but for the first page, only where that is counted. */
+static void give_memory_back(struct entry *e, size_t len)
+{
+	if (!e->beyond || len > RING_PAGE || e->touched <= RING_PAGE)
+		return;
+	madvise(e->page + (size_t)2 * RING_PAGE,
+		entry_bytes(e->queue->ring) - (size_t)2 * RING_PAGE, MADV_DONTNEED);
+	e->touched = RING_PAGE;
+}
+
+static int ring_reply(struct cfs_channel *c, const struct cfs_request_id *id, int error,
+		      struct iovec *iov, int n)
+{
+	struct cfs_ring *r = (struct cfs_ring *)c;
+	struct entry *e = id->entry;
+	uint64_t unique = id->unique;
+	bool mine = self && self->entry == e;
+	size_t len = 0;
+	int i;
+
+	if (!e)
+		return r->conf.device->ops->reply(r->conf.device, id, error, iov, n);
+	for (i = 1; i < n; i++)
+		len += iov[i].iov_len;
+	if (len > r->payload)
+		return -EINVAL;
+	if (atomic_load(&e->unique) != unique)
+		return -ENOENT;
+	/* Another request would overwrite what its thread still reads. */
+	if (!mine && atomic_load(&e->in_place))
+		return -EBUSY;
+	if (!atomic_compare_exchange_strong(&e->unique, &unique, 0))
+		return -ENOENT;
+	give_memory_back(e, len);
+	e->touched = CFS_MAX(e->touched, len);
+	ring_write_answer(e->page, r->payload, id->unique, error, iov, n);
+	atomic_store(&e->state, ANSWERED);
+	if (!mine)
+		answered_elsewhere(r, e);
+	return 0;
+}
+
+static int ring_notify(struct cfs_channel *c, int code, struct iovec *iov, int n)
+{
+	struct cfs_channel *device = ((struct cfs_ring *)c)->conf.device;
+
+	show_answer();
+	return device->ops->notify(device, code, iov, n);
+}
+
+static int ring_resend(struct cfs_channel *c)
+{
+	struct cfs_channel *device = ((struct cfs_ring *)c)->conf.device;
+
+	return device->ops->resend(device);
+}
+
+static int ring_receive(struct cfs_channel *c, void *buf, struct cfs_request *ret)
+{
+	struct cfs_channel *device = ((struct cfs_ring *)c)->conf.device;
+
+	return device->ops->receive(device, buf, ret);
+}
+
+static const struct cfs_channel_ops ops = {
+	.name = "io_uring",
+	.receive = ring_receive,
+	.reply = ring_reply,
+	.notify = ring_notify,
+	.resend = ring_resend,
+};
+
+/* ---- requests ---- */
+
+/*
+ * Waits until the thread's request is answered. NULL: another thread has got the entry, or it is
+ * not worth waiting for.
+ */
+static struct entry *take_answer(struct member *m)
+{
+	struct cfs_ring *r = m->ring;
+	struct entry *e = atomic_load(&m->entry);
+	unsigned answered = ANSWERED;
+
+	if (e && atomic_compare_exchange_strong(&e->state, &answered, ARMED))
+		return e;
+	atomic_fetch_add(&m->queue->parked, 1);
+	if (e)
+		replace_entry(m->queue);
+	pthread_mutex_lock(&r->lock);
+	m->parked = true;
+	for (;;) {
+		e = atomic_load(&m->entry);
+		answered = ANSWERED;
+		if (!e || atomic_compare_exchange_strong(&e->state, &answered, ARMED))
+			break;
+		if (atomic_load(&r->gone)) {
+			e = NULL;
+			break;
+		}
+		cfs_cond_wait(&e->answered, &r->lock, cfs_deadline_in(PARK_MS));
+	}
+	m->parked = false;
+	pthread_mutex_unlock(&r->lock);
+	atomic_fetch_sub(&m->queue->parked, 1);
+	return e;
+}
+
+static bool means_end(int error)
+{
+	return error == -ENOTCONN || error == -ECONNABORTED || error == -ENODEV;
+}
+
+/*
+ * No error of a command leaves a ring to go on with: after a refused registration the kernel may
+ * refuse answers, too.
+ */
+static void end(struct cfs_ring *r, int error)
+{
+	atomic_store(&r->gone, true);
+	r->conf.ended(r->conf.arg, means_end(error) ? 0 : error);
+}
+
+/* Puts the request of an entry together. False: the kernel's numbers contradict each other. */
+static bool take_request(struct member *m, struct entry *e)
+{
+	struct cfs_ring *r = m->ring;
+	struct fuse_in_header *in;
+	size_t len = 0;
+
+	in = ring_join(e->page, r->payload, &len);
+	if (!in) {
+		in = (void *)e->page;
+		cfs_err("a request is malformed, its caller gets EIO: op=%u bytes=%u", in->opcode,
+			in->len);
+	}
+	e->commit = in->unique;
+	e->touched = CFS_MAX(e->touched, len);
+	atomic_store(&e->in_place, len > sizeof(m->copy));
+	atomic_store(&e->state, TAKEN);
+	atomic_store(&e->unique, in->unique);
+	m->request = (struct cfs_request){
+		.id = {.unique = in->unique, .entry = e},
+		.in = in,
+		.len = len,
+		.gid = in->gid,
+		.opcode = in->opcode,
+	};
+	if (len && len <= sizeof(m->copy))
+		m->request.in = memcpy(m->copy, in, len);
+	return len;
+}
+
+/* Hands the answer over, and notes when the kernel has no request for the entry. */
+static int hand_over(struct member *m)
+{
+	unsigned added = atomic_load(&m->queue->added);
+	int n;
+
+	if (io_uring_sq_ready(&m->uring)) {
+		n = io_uring_submit_and_get_events(&m->uring);
+		if (n <= 0 || io_uring_cq_ready(&m->uring))
+			return n;
+		atomic_store(&m->queue->seen, added);
+	}
+	return io_uring_submit_and_wait(&m->uring, 1);
+}
+
+/*
+ * Hands the answer over and waits for the next request. The result of the command, or -EINTR: the
+ * loop has ended. Requests that come after that stay unanswered until the connection ends.
+ */
+static int wait_completion(struct member *m)
+{
+	struct cfs_ring *r = m->ring;
+	struct io_uring_cqe *cqe;
+	int n, res;
+
+	for (;;) {
+		atomic_store(&m->receiving, true);
+		if (atomic_load(&r->ended)) {
+			io_uring_submit(&m->uring);
+			return -EINTR;
+		}
+		n = atomic_load(&m->queue->added) == atomic_load(&m->queue->seen)
+			    ? io_uring_submit_and_wait(&m->uring, 1)
+			    : hand_over(m);
+		atomic_store(&m->receiving, false);
+		if (io_uring_peek_cqe(&m->uring, &cqe) == 0) {
+			res = cqe->res;
+			io_uring_cqe_seen(&m->uring, cqe);
+			return res;
+		}
+		if (n < 0 && n != -EINTR && n != -EAGAIN && n != -EBUSY)
+			return n;
+	}
+}
+
+/* With an entry that is ARMED and a command in the ring. False: the thread ends. */
+static bool receive(struct member *m, struct entry *e)
+{
+	struct cfs_ring *r = m->ring;
+	int res;
+
+	res = wait_completion(m);
+	if (res == -EINTR && atomic_load(&r->ended))
+		return false;
+	if (res < 0) {
+		end(r, res);
+		return false;
+	}
+	if (!take_request(m, e)) {
+		channel_reply_error(&r->channel, &m->request.id, -EIO);
+		return true;
+	}
+	r->conf.serve(r->conf.arg, &m->request, m->place);
+	return true;
+}
+
+/* False: the entry cannot be registered. */
+static bool register_entry(struct member *m, struct entry *e)
+{
+	struct cfs_ring *r = m->ring;
+	struct iovec iov[2] = {
+		{.iov_base = e->page, .iov_len = sizeof(struct ring_header)},
+		{.iov_base = e->page + RING_PAGE, .iov_len = r->payload},
+	};
+	struct io_uring_cqe *cqe;
+	int res;
+
+	prepare(m, RING_REGISTER, iov, 0);
+	res = io_uring_submit(&m->uring);
+	/* A completion that is there at once may be a request already. */
+	if (res >= 0 && io_uring_peek_cqe(&m->uring, &cqe) == 0)
+		res = cqe->res;
+	if (res < 0 && atomic_load(&r->serving))
+		end(r, res);
+	if (res < 0)
+		return false;
+	atomic_store(&e->state, ARMED);
+	if (atomic_load(&r->serving)) {
+		atomic_fetch_add(&m->queue->added, 1);
+		if (atomic_load(&r->asleep))
+			poke_watch(r);
+	}
+	return true;
+}
+
+void ring_pin(unsigned cpu)
+{
+	cpu_set_t *set = CPU_ALLOC(cpu + 1);
+	size_t bytes = CPU_ALLOC_SIZE(cpu + 1);
+
+	if (!set)
+		return;
+	CPU_ZERO_S(bytes, set);
+	CPU_SET_S(cpu, bytes, set);
+	/* Not possible for a CPU that is off or not ours: the scheduler then chooses. */
+	sched_setaffinity(0, bytes, set);
+	CPU_FREE(set);
+}
+
+static void report_start(struct member *m, bool ok)
+{
+	struct cfs_ring *r = m->ring;
+
+	pthread_mutex_lock(&r->lock);
+	m->started = true;
+	r->n_starting--;
+	r->failed |= !ok;
+	pthread_cond_broadcast(&r->changed);
+	pthread_mutex_unlock(&r->lock);
+}
+
+/* A thread without an entry frees itself; the others are joined by ring_stop(). */
+static void leave(struct member *m)
+{
+	struct cfs_ring *r = m->ring;
+	struct entry *e;
+
+	self = NULL;
+	cfs_activity_on_wait(NULL);
+	pthread_mutex_lock(&r->lock);
+	e = atomic_load(&m->entry);
+	if (!e) {
+		r->orphans--;
+		r->members[m->place] = NULL;
+		pthread_detach(m->thread);
+	} else {
+		m->done = true;
+	}
+	r->n_members--;
+	pthread_cond_broadcast(&r->changed);
+	pthread_mutex_unlock(&r->lock);
+	if (!e)
+		free(m);
+}
+
+static void *run(void *arg)
+{
+	struct member *m = arg;
+	struct entry *e = atomic_load(&m->entry);
+	bool ok = true, fresh = atomic_load(&e->state) == UNREGISTERED;
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, WAKE_SIGNAL);
+	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+	self = m;
+	cfs_activity_on_wait(show_answer);
+	ring_pin(m->queue->number);
+	enable(&m->uring);
+	if (fresh) {
+		ok = register_entry(m, e);
+	} else {
+		atomic_store(&e->state, ARMED);
+		prepare(m, RING_COMMIT_AND_FETCH, NULL, e->commit);
+	}
+	report_start(m, ok);
+	while (ok && receive(m, e)) {
+		e = take_answer(m);
+		if (!e)
+			break;
+		prepare(m, RING_COMMIT_AND_FETCH, NULL, e->commit);
+	}
+	io_uring_queue_exit(&m->uring);
+	leave(m);
+	return NULL;
+}
+
+/* With the lock. Negative: there is no place. */
+static int take_place(struct cfs_ring *r, struct member *m)
+{
+	unsigned i;
+
+	for (i = 0; i < r->places; i++) {
+		if (r->members[i])
+			continue;
+		m->place = i;
+		r->members[i] = m;
+		r->n_members++;
+		r->n_starting++;
+		return 0;
+	}
+	return -EAGAIN;
+}
+
+/* Starts a thread with that entry, or with another one. */
+static int start_member(struct queue *q, struct entry *e)
+{
+	struct cfs_ring *r = q->ring;
+	struct member *m = calloc(1, sizeof(*m));
+	struct entry *own = e ? e : new_entry(q);
+	int ret = m && own ? open_uring(&m->uring) : -ENOMEM;
+
+	if (ret < 0)
+		goto out;
+	m->ring = r;
+	m->queue = q;
+	atomic_store(&m->entry, own);
+	pthread_mutex_lock(&r->lock);
+	ret = atomic_load(&r->ended) ? -ECANCELED : take_place(r, m);
+	if (ret == 0)
+		ret = cfs_thread_start("fuse-ring", run, m, &m->thread);
+	if (ret == 0 && !e) {
+		own->beyond = atomic_fetch_add(&q->n_entries, 1) >= r->conf.depth;
+		own->next = r->entries;
+		r->entries = own;
+	}
+	if (ret < 0 && m->place < r->places && r->members[m->place] == m) {
+		r->members[m->place] = NULL;
+		r->n_members--;
+		r->n_starting--;
+	}
+	pthread_mutex_unlock(&r->lock);
+	if (ret < 0)
+		io_uring_queue_exit(&m->uring);
+out:
+	if (ret < 0) {
+		free(m);
+		if (own && !e)
+			free_entry(r, own);
+	}
+	return ret;
+}
+
+/* ---- the life of a ring ---- */
+
+unsigned ring_queues(void)
+{
+	long n = sysconf(_SC_NPROCESSORS_CONF);
+
+	return n > 0 ? (unsigned)n : 1;
+}
+
+bool ring_is_built(void)
+{
+	return true;
+}
+
+static int check(char why[200])
+{
+	struct io_uring u;
+	int r;
+
+	if (access(CFS_RING_PARAMETER, F_OK) < 0) {
+		snprintf(why, 200, "this kernel has no FUSE over io_uring (from Linux 6.14)");
+		return -EOPNOTSUPP;
+	}
+	if (!ring_is_switched_on()) {
+		snprintf(why, 200, "it is switched off in the kernel (%s)", CFS_RING_PARAMETER);
+		return -EOPNOTSUPP;
+	}
+	r = open_uring(&u);
+	if (r < 0) {
+		snprintf(why, 200, "no io_uring can be had: %s", strerror(-r));
+		return r;
+	}
+	io_uring_queue_exit(&u);
+	return 0;
+}
+
+int ring_create(const struct cfs_ring_conf *conf, struct cfs_ring **ret, char why[200])
+{
+	struct cfs_ring *r;
+	unsigned i;
+	int ret_check = check(why);
+
+	if (ret_check < 0)
+		return ret_check;
+	r = calloc(1, sizeof(*r));
+	if (!r)
+		goto no_memory;
+	r->channel = (struct cfs_channel){.ops = &ops, .buffer_size = conf->device->buffer_size};
+	r->conf = *conf;
+	r->n_queues = ring_queues();
+	r->places = r->n_queues * conf->depth + conf->parked + conf->orphans;
+	r->queues = calloc(r->n_queues, sizeof(*r->queues));
+	r->members = calloc(r->places, sizeof(struct member *));
+	pthread_mutex_init(&r->lock, NULL);
+	cfs_cond_init(&r->changed);
+	cfs_cond_init(&r->poke);
+	if (!r->queues || !r->members) {
+		ring_destroy(r);
+		goto no_memory;
+	}
+	for (i = 0; i < r->n_queues; i++) {
+		r->queues[i].ring = r;
+		r->queues[i].number = i;
+	}
+	*ret = r;
+	return 0;
+no_memory:
+	snprintf(why, 200, "%s", strerror(ENOMEM));
+	return -ENOMEM;
+}
+
+/* The kernel holds requests back until the ring is complete, or a registration is refused. */
+static void refuse(struct cfs_ring *r)
+{
+	struct member m = {.ring = r, .queue = &(struct queue){.number = UINT16_MAX}};
+	int n = open_uring(&m.uring);
+
+	if (n == 0) {
+		enable(&m.uring);
+		prepare(&m, RING_REGISTER, NULL, 0);
+		n = io_uring_submit(&m.uring);
+		io_uring_queue_exit(&m.uring);
+	}
+	if (n < 0)
+		cfs_err("the kernel cannot be told to use the device: error=%s", cfs_errname(n));
+}
+
+int ring_start(struct cfs_ring *r, size_t payload)
+{
+	cfs_deadline_t deadline = cfs_deadline_in(START_MS);
+	unsigned i;
+	int ret = 0;
+
+	r->payload = payload;
+	for (i = 0; i < r->n_queues * r->conf.depth && ret == 0; i++)
+		ret = start_member(&r->queues[i % r->n_queues], NULL);
+	pthread_mutex_lock(&r->lock);
+	while (r->n_starting && ret == 0)
+		ret = cfs_cond_wait(&r->changed, &r->lock, deadline);
+	if (ret == 0 && r->failed)
+		ret = -EIO;
+	pthread_mutex_unlock(&r->lock);
+	atomic_store(&r->serving, ret == 0);
+	if (ret == 0) {
+		ret = cfs_thread_start("fuse-watch", watch, r, &r->watcher);
+		r->watching = ret == 0;
+	}
+	if (ret < 0) {
+		refuse(r);
+		ring_stop(r);
+	}
+	return ret;
+}
+
+struct cfs_request_id ring_find(struct cfs_ring *r, uint64_t unique)
+{
+	struct entry *e;
+
+	pthread_mutex_lock(&r->lock);
+	for (e = r->entries; e && atomic_load(&e->unique) != unique; e = e->next)
+		;
+	pthread_mutex_unlock(&r->lock);
+	return (struct cfs_request_id){.unique = unique, .entry = e};
+}
+
+const struct cfs_request *ring_request(const struct cfs_ring *r, unsigned place)
+{
+	return &r->members[place]->request;
+}
+
+/* With the lock. False: none is left. */
+static bool wake_members(struct cfs_ring *r)
+{
+	struct entry *e;
+	unsigned i;
+
+	for (i = 0; i < r->places; i++)
+		if (r->members[i] && !r->members[i]->done && atomic_load(&r->members[i]->receiving))
+			pthread_kill(r->members[i]->thread, WAKE_SIGNAL);
+	for (e = r->entries; e; e = e->next)
+		pthread_cond_signal(&e->answered);
+	return r->n_members;
+}
+
+void ring_stop(struct cfs_ring *r)
+{
+	unsigned i;
+
+	if (!r)
+		return;
+	pthread_mutex_lock(&r->lock);
+	atomic_store(&r->ended, true);
+	pthread_cond_signal(&r->poke);
+	pthread_mutex_unlock(&r->lock);
+	if (r->watching)
+		pthread_join(r->watcher, NULL);
+	r->watching = false;
+	pthread_mutex_lock(&r->lock);
+	while (wake_members(r))
+		cfs_cond_wait(&r->changed, &r->lock, cfs_deadline_in(WAKE_EVERY_MS));
+	pthread_mutex_unlock(&r->lock);
+	for (i = 0; i < r->places; i++) {
+		if (!r->members[i])
+			continue;
+		pthread_join(r->members[i]->thread, NULL);
+		free(r->members[i]);
+		r->members[i] = NULL;
+	}
+}
+
+void ring_destroy(struct cfs_ring *r)
+{
+	struct entry *e;
+
+	if (!r)
+		return;
+	while ((e = r->entries)) {
+		r->entries = e->next;
+		free_entry(r, e);
+	}
+	pthread_mutex_destroy(&r->lock);
+	pthread_cond_destroy(&r->changed);
+	pthread_cond_destroy(&r->poke);
+	free(r->queues);
+	free(r->members);
+	free(r);
+}

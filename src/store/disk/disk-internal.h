@@ -12,6 +12,7 @@
  *	fds.c	 open files of hot blocks
  *	write.c	 blocks on their way into files
  *	scan.c	 finding what is there at start
+ *	whole.c	 files composed of blocks, with assemble.c: whole.h
  *
  * The directories are those of store/cachedir; a struct disk_dir is what the cache knows of one.
  *
@@ -22,6 +23,7 @@
 #define CFS_DISK_INTERNAL_H
 
 #include <cachefs/disk.h>
+#include <cachefs/whole.h>
 #include <sys/queue.h>
 
 #include "disk-staged.h"
@@ -71,6 +73,7 @@ struct index {
 	uint32_t cap, top, free; /* allocated, ever used, first free one */
 	uint32_t n;
 	uint64_t bytes;
+	uint64_t reserved; /* of the limit, for other things than blocks */
 	uint32_t *buckets; /* linear hashing: one bucket is split per entry that is added */
 	uint32_t bucket_cap, n_buckets, low;
 
@@ -98,10 +101,14 @@ unsigned cfs_disk_index_take_expired(struct index *ix, uint32_t before_s, uint32
 int cfs_disk_index_sort_found(struct index *ix);
 
 struct index_state {
-	uint64_t bytes;
+	uint64_t bytes, reserved;
 	uint32_t n;
 };
 struct index_state cfs_disk_index_state(struct index *ix);
+/* Changes the part of the limit that is not for blocks. */
+void cfs_disk_index_reserve(struct index *ix, int64_t bytes);
+/* When the block that should leave first was read last; UINT32_MAX: there is none. */
+uint32_t cfs_disk_index_victim_s(struct index *ix);
 
 static inline uint64_t cfs_disk_charge(const struct cfs_block *b)
 {
@@ -257,6 +264,36 @@ int cfs_disk_file_read(struct cfs_disk_file *f, uint32_t off, const struct iovec
 /* Makes the kernel read the range into its cache. */
 void cfs_disk_file_ahead(const struct cfs_disk_file *f, uint32_t off, uint32_t len);
 
+/* ---- whole.c ---- */
+
+#define CFS_WHOLE_BUCKETS 1024u
+
+struct cfs_whole_file {
+	struct cfs_job closing;		  /* first */
+	TAILQ_ENTRY(cfs_whole_file) link; /* used last first; not when gone */
+	struct cfs_whole_file *chain;
+	struct disk_dir *dir;
+	uint64_t ino, hash;
+	uint64_t charge; /* bytes */
+	uint32_t used_s;
+	unsigned refs; /* users */
+	bool known;    /* this process has made or verified it; stamp is set */
+	bool gone;     /* it has left the table, and is freed by its last user */
+	int fd;	       /* -1: closed */
+	struct cfs_whole_stamp stamp;
+};
+
+/* Of a struct cfs_disk. */
+struct whole_files {
+	pthread_mutex_t lock; /* protects all but the counters; a leaf but for index.lock */
+	TAILQ_HEAD(whole_list, cfs_whole_file) used;
+	struct cfs_whole_file *buckets[CFS_WHOLE_BUCKETS];
+	unsigned n, n_open, open_max;
+	struct {
+		_Atomic uint64_t uses, made, made_bytes, evictions, corrupt;
+	} stat;
+};
+
 /* ---- disk.c ---- */
 
 struct cfs_disk {
@@ -265,6 +302,7 @@ struct cfs_disk {
 	struct disk_dir *dirs; /* as many as in the set, in its order */
 	struct fd_cache fds;
 	_Atomic uint64_t pieces_bytes; /* at most CFS_DISK_PIECES_MAX */
+	struct whole_files wholes;
 	/* Where a block is staged, or NULL; set before the first read. NULL: no writeback. */
 	cfs_disk_staged_fn staged_dir;
 	void *stage;
@@ -287,6 +325,8 @@ struct cfs_disk {
 uint32_t cfs_disk_now_s(void);
 /* The directory of a block's key among those that have not failed, or NULL. */
 struct disk_dir *cfs_disk_dir_of_key(struct cfs_disk *d, const struct cfs_block *b);
+/* Removes a file whose bytes are not those of the block it is named after, and says so. */
+void cfs_disk_drop_damaged(struct disk_dir *dir, const struct cfs_block *b);
 /* The directory that a block is staged in, or NULL. */
 struct disk_dir *cfs_disk_staged_dir(struct cfs_disk *d, const struct cfs_block *b);
 

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "disk-internal.h"
 #include "disk-staged.h"
+#include "whole.h"
 
 #define TICK_MS	      5000
 #define RETRY_MS      30000
@@ -23,14 +24,11 @@ uint32_t cfs_disk_now_s(void)
 
 /* ---- reading ---- */
 
-/* Drops a file that is not the block it claims to be. */
-static void drop_bad(struct disk_dir *dir, const struct cfs_block *b, int err)
+void cfs_disk_drop_damaged(struct disk_dir *dir, const struct cfs_block *b)
 {
 	char path[CFS_CACHEDIR_PATH_MAX];
 
 	cfs_disk_forget(dir, b);
-	if (err != -EBADMSG)
-		return;
 	CFS_DISK_COUNT(dir->disk, corrupt, 1);
 	cfs_cachedir_path(dir->cd->set, CFS_CACHEDIR_CACHED, b, path);
 	cfs_warn("cached block is damaged, dropped and fetched again: file=%s/%s", dir->cd->path,
@@ -47,8 +45,10 @@ static int judge(struct disk_dir *dir, const struct cfs_block *b, const char *wh
 		return -EAGAIN;
 	if (r == -ENOENT)
 		cfs_disk_index_remove(&dir->index, b);
+	else if (r == -EBADMSG)
+		cfs_disk_drop_damaged(dir, b);
 	else if (bad)
-		drop_bad(dir, b, r);
+		cfs_disk_forget(dir, b);
 	else
 		cfs_cachedir_fault(dir->cd, what, r, false);
 	return -ENOENT;
@@ -416,6 +416,7 @@ int cfs_disk_create(const struct cfs_disk_conf *conf, struct cfs_disk **ret, cha
 		return -ENOMEM;
 	pthread_mutex_init(&d->write_lock, NULL);
 	TAILQ_INIT(&d->writes);
+	cfs_whole_init(d);
 	set_defaults(d, conf);
 	r = add_dirs(d, conf);
 	if (r == 0)
@@ -440,6 +441,7 @@ void cfs_disk_destroy(struct cfs_disk *d)
 	for (i = 0; d->dirs && i < d->set.n; i++)
 		cfs_disk_dir_stop(&d->dirs[i]);
 	cfs_disk_fds_fini(&d->fds);
+	cfs_whole_fini(d);
 	for (i = 0; d->dirs && i < d->set.n; i++)
 		cfs_disk_index_fini(&d->dirs[i].index);
 	cfs_cachedirs_fini(&d->set);

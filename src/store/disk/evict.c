@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "disk-internal.h"
+#include "whole.h"
 
 #define EXPIRE_BATCH 64
 /* Blocks that prove to be pinned by another client before the search for others ends. */
@@ -29,8 +30,13 @@ static uint64_t evict_one(struct disk_dir *dir)
 {
 	struct cfs_disk *d = dir->disk;
 	struct cfs_block b;
+	uint32_t used_s;
 	unsigned i;
 
+	/* A whole file leaves before blocks that were used after it. */
+	if (d->conf.eviction != CFS_EVICT_NONE && cfs_whole_oldest(dir, &used_s) &&
+	    used_s <= cfs_disk_index_victim_s(&dir->index))
+		return cfs_whole_evict(dir);
 	for (i = 0; i < STAGED_MAX; i++) {
 		if (!cfs_disk_index_take_victim(&dir->index, &b))
 			return 0;
@@ -49,7 +55,8 @@ bool cfs_disk_exceeds(struct disk_dir *dir, uint64_t need)
 {
 	struct index_state state = cfs_disk_index_state(&dir->index);
 
-	return state.bytes + need > dir->index.limit || state.n + (need > 0) > dir->index.max;
+	return state.bytes + state.reserved + need > dir->index.limit ||
+	       state.n + (need > 0) > dir->index.max;
 }
 
 /* Unlinked files may free their space only later, so the need is computed once. */

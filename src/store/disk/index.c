@@ -146,7 +146,8 @@ static int add(struct index *ix, const struct cfs_block *b, uint32_t atime_s, bo
 
 	if (*find(ix, b) != CFS_NIL)
 		return -EEXIST;
-	if (ix->n >= ix->max || (!found && ix->bytes + cfs_disk_charge(b) > ix->limit))
+	if (ix->n >= ix->max ||
+	    (!found && ix->bytes + ix->reserved + cfs_disk_charge(b) > ix->limit))
 		return -ENOSPC;
 	h = new_entry(ix);
 	if (h == CFS_NIL)
@@ -234,9 +235,27 @@ struct index_state cfs_disk_index_state(struct index *ix)
 	struct index_state state;
 
 	pthread_mutex_lock(&ix->lock);
-	state = (struct index_state){.bytes = ix->bytes, .n = ix->n};
+	state = (struct index_state){.bytes = ix->bytes, .reserved = ix->reserved, .n = ix->n};
 	pthread_mutex_unlock(&ix->lock);
 	return state;
+}
+
+void cfs_disk_index_reserve(struct index *ix, int64_t bytes)
+{
+	pthread_mutex_lock(&ix->lock);
+	ix->reserved += (uint64_t)bytes;
+	pthread_mutex_unlock(&ix->lock);
+}
+
+uint32_t cfs_disk_index_victim_s(struct index *ix)
+{
+	uint32_t h, used_s;
+
+	pthread_mutex_lock(&ix->lock);
+	h = cfs_disk_queue_victim(ix);
+	used_s = h == CFS_NIL ? UINT32_MAX : ix->entries[h].atime;
+	pthread_mutex_unlock(&ix->lock);
+	return used_s;
 }
 
 struct age {

@@ -7,6 +7,7 @@
 
 #include "base/workers.h"
 #include "disk-internal.h"
+#include "whole.h"
 
 #define QUEUE_LIMIT 4096
 /* An open file that was not read for so long is closed. */
@@ -37,6 +38,7 @@ static void scan(struct disk_dir *dir)
 
 	dir->scan_at = cfs_deadline_in(SCAN_MS);
 	r = cfs_disk_scan(dir);
+	cfs_whole_scan(dir);
 	if (r < 0)
 		cfs_cachedir_fault(dir->cd, "scan", r, false);
 }
@@ -50,6 +52,7 @@ static void keep(void *arg)
 	if (atomic_load(&dir->cd->state) == DIR_FAILED) {
 		cfs_disk_fds_sweep(&d->fds, dir, true, 0);
 		cfs_disk_index_clear(&dir->index);
+		cfs_whole_clear(dir);
 	}
 	if (cfs_cachedir_retry_is_due(dir->cd))
 		revive(dir);
@@ -60,6 +63,7 @@ static void keep(void *arg)
 		scan(dir);
 	cfs_disk_fds_sweep(&d->fds, dir, false, now_s > IDLE_S ? now_s - IDLE_S : 0);
 	if (atomic_load(&dir->cd->state) == DIR_OK) {
+		cfs_whole_keep(dir);
 		cfs_disk_make_room(dir, 0);
 		cfs_disk_expire(dir);
 	}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "disk-internal.h"
+#include "whole.h"
 
 uint64_t cfs_disk_bytes(struct cfs_disk *d)
 {
@@ -63,6 +64,14 @@ static const struct cfs_metric metrics[] = {
 	M("disk_cache_scans_total", "Finished scans of cache directories", stat.scanned),
 	R("disk_cache_bytes", "Data in the disk cache", bytes),
 	R("disk_cache_blocks", "Blocks in the disk cache", blocks),
+	R("whole_files", "Files that the disk cache has as one plain file", cfs_whole_count),
+	R("whole_files_bytes", "Space charged for them", cfs_whole_bytes),
+	M("whole_files_uses_total", "Times that an open found one", wholes.stat.uses),
+	M("whole_files_made_total", "Files that were composed of cached blocks", wholes.stat.made),
+	M("whole_files_made_bytes_total", "Data of these files", wholes.stat.made_bytes),
+	M("whole_files_evictions_total", "Whole files removed to make room", wholes.stat.evictions),
+	M("whole_files_corrupt_total", "Whole files with a wrong checksum, which were removed",
+	  wholes.stat.corrupt),
 	M("disk_cache_directories", "Cache directories", set.n),
 	R("disk_cache_directories_failed", "Cache directories that are not in use", dirs_failed),
 };

@@ -20,6 +20,8 @@
 
 struct cfs_data;
 struct cfs_file;
+struct cfs_disk;
+struct cfs_whole_file;
 struct cfs_session_read; /* a read session: one sequential stream, see read.c */
 
 struct cfs_data_conf {
@@ -31,6 +33,8 @@ struct cfs_data_conf {
 	uint64_t flush_idle_ms; /* 1 000: without writes */
 	uint64_t max_readahead; /* bytes per file, and of the files ahead of opens; 0: none */
 	uint64_t io_timeout_ms; /* deadline of background work */
+	struct cfs_disk *disk;	/* borrowed; where whole files are. NULL: there is no disk cache */
+	bool passthrough;	/* whole files are made */
 	unsigned max_closing;	/* closed files that wait for their commit; further closes wait */
 	bool read_only;
 };
@@ -198,6 +202,27 @@ int cfs_file_seek(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, i
 bool cfs_data_reads_ahead(const struct cfs_data *d);
 int cfs_data_read_ahead(struct cfs_data *d, const struct cfs_ctx *ctx, struct cfs_head *heads,
 			size_t n);
+
+/*
+ * Whole files (cachefs/whole.h, whole.c), for an open for reading: attr is the metadata's answer to
+ * it. The whole file with exactly the bytes that a reader has to get, with a reference. NULL: there
+ * is none, or the file has bytes that are not stored; one may be made in the background then. Never
+ * waits.
+ */
+struct cfs_whole_file *cfs_file_take_whole(struct cfs_file *f, const struct cfs_attr *attr,
+					   uint64_t asked_ns);
+/* Whether that file still has exactly these bytes. */
+bool cfs_file_is_whole(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns,
+		       const struct cfs_whole_file *w);
+/*
+ * Makes the whole file of an inode in the calling thread; *stop ends it. -EOPNOTSUPP: this mount has
+ * none; -EINVAL: no file, or too short; -EAGAIN: it is being changed; and as cfs_whole_make().
+ */
+int cfs_data_make_whole(struct cfs_data *d, cfs_ino_t ino, const _Atomic bool *stop);
+/* No more are made: the kernel does not read them. */
+void cfs_data_refuse_whole(struct cfs_data *d);
+/* Drops it from the cache, whatever uses it. Waits for the disk. */
+void cfs_data_forget_whole(struct cfs_data *d, cfs_ino_t ino);
 
 /* Removes the objects of a slice (cfs_meta_hooks.delete_slice). */
 int cfs_data_delete_slice(struct cfs_data *d, uint64_t slice, uint32_t size);

@@ -15,6 +15,7 @@
  *	attrs.c    mode, owner and times that are stored with the data
  *	suspect.c  files whose bytes the object store may have lost
  *	compact.c  many records -> one
+ *	whole.c    files that the disk cache has as plain files
  *	metrics.c  numbers
  *
  * Lock order: d->lock, file->lock, d->closing.lock and the lock of ahead.c, then the leaves below
@@ -78,6 +79,7 @@ struct cfs_data {
 	struct cfs_workers *compactors;
 	struct cfs_ticker *ticker;
 	struct cfs_ahead *ahead;
+	struct cfs_wholes *wholes; /* NULL: there are no whole files */
 	_Atomic bool draining;	   /* no more compaction */
 	_Atomic uint64_t pressure; /* bytes that the pool asks back */
 
@@ -375,6 +377,12 @@ void cfs_closing_fini(struct cfs_closing_queue *q);
 void cfs_closing_advance(struct cfs_data *d);
 /* Called with the file's lock: somebody waits for its slices, which need no turn any more. */
 void cfs_closing_release(struct cfs_file *f);
+
+/* whole.c */
+int cfs_wholes_start(struct cfs_data *d);
+/* None is made after the return. No file may be opened any more. */
+void cfs_wholes_stop(struct cfs_data *d);
+void cfs_wholes_free(struct cfs_data *d);
 
 /* compact.c */
 /* Ends compaction for good: none runs after the return. */

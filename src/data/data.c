@@ -322,9 +322,14 @@ int cfs_data_create(const struct cfs_data_conf *conf, struct cfs_data **ret)
 	r = cfs_pool_add_reclaim(conf->pool, reclaim, d);
 	if (r < 0)
 		goto stop_ticker;
+	r = cfs_wholes_start(d);
+	if (r < 0)
+		goto remove_reclaim;
 	*ret = d;
 	return 0;
 
+remove_reclaim:
+	cfs_pool_remove_reclaim(conf->pool, reclaim, d);
 stop_ticker:
 	cfs_ticker_stop(d->ticker);
 free_compactors:
@@ -382,6 +387,7 @@ int cfs_data_drain(struct cfs_data *d)
 	uint32_t seen;
 	int r = 0, rf;
 
+	cfs_wholes_stop(d);
 	cfs_compact_stop(d, ctx.deadline);
 	freeze_all(d);
 	cfs_data_await_closed(d, ctx.deadline);
@@ -419,6 +425,7 @@ int cfs_data_destroy(struct cfs_data *d)
 	cfs_table_destroy(d->files);
 	cfs_closing_fini(&d->closing);
 	cfs_ahead_destroy(d->ahead);
+	cfs_wholes_free(d);
 	pthread_mutex_destroy(&d->lock);
 	pthread_cond_destroy(&d->compacted);
 	free(d);

@@ -48,6 +48,7 @@ struct cfs_fuse_conf {
 	bool default_permissions;
 	bool writeback_cache;
 	bool local_locks; /* file locks are the kernel's own and end with this mount */
+	bool passthrough; /* opens may be answered with a whole file of the disk cache */
 	bool posix_acl;	  /* the kernel judges by ACLs, which implies default_permissions */
 	/*
 	 * The VFS clears setuid and setgid when content changes, so that the kernel need not read

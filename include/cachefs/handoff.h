@@ -30,14 +30,16 @@ struct cfs_handoff;
  * Version of the layout below; later ones are refused. 2: as 1, and the agreement with the kernel
  * may leave clearing setuid and setgid to the process (FUSE_HANDLE_KILLPRIV_V2).
  */
-#define CFS_HANDOFF_VERSION  2u
-#define CFS_HANDOFF_HANDLES  (1u << 20)
-#define CFS_HANDOFF_INODES   (1u << 20)
-#define CFS_HANDOFF_REQUESTS 4096u
-#define CFS_HANDOFF_DIRS     (1u << 16)
-#define CFS_HANDOFF_CURSOR   256
-#define CFS_HANDOFF_OWNERS   3
-#define CFS_HANDOFF_INIT_MAX 256
+#define CFS_HANDOFF_VERSION 2u
+/* The version of a mount whose connection has passthrough: records tell of backing ids and nodes. */
+#define CFS_HANDOFF_VERSION_PASSTHROUGH 3u
+#define CFS_HANDOFF_HANDLES		(1u << 20)
+#define CFS_HANDOFF_INODES		(1u << 20)
+#define CFS_HANDOFF_REQUESTS		4096u
+#define CFS_HANDOFF_DIRS		(1u << 16)
+#define CFS_HANDOFF_CURSOR		256
+#define CFS_HANDOFF_OWNERS		3
+#define CFS_HANDOFF_INIT_MAX		256
 
 struct cfs_handoff_header {
 	char magic[8];
@@ -91,6 +93,9 @@ struct cfs_agreement {
  */
 enum cfs_handoff_lost { CFS_HANDOFF_INTACT, CFS_HANDOFF_LOST, CFS_HANDOFF_REPORTED };
 
+/* Bits: the node that a file was opened at (cfs_vfs_node), and that the handle passes through. */
+enum cfs_handoff_passing { CFS_HANDOFF_OTHER_NODE = 1, CFS_HANDOFF_PASSED = 2 };
+
 /* Record i belongs to the handle whose table index is i. */
 struct cfs_handoff_handle {
 	_Atomic uint64_t fh; /* the key */
@@ -108,14 +113,18 @@ struct cfs_handoff_handle {
 	_Atomic uint8_t wrote;
 	_Atomic uint8_t lost;	  /* enum cfs_handoff_lost */
 	_Atomic uint8_t released; /* the kernel closed it while no process served the mount */
-	uint8_t spare[2];
+	uint8_t passing;	  /* of a file: enum cfs_handoff_passing */
+	uint8_t spare;
 };
 
 /* An open inode, and whether it has bytes that were accepted and are not yet committed. */
 struct cfs_handoff_inode {
 	_Atomic uint64_t ino; /* the key */
 	_Atomic uint32_t dirty;
-	uint32_t next_free; /* of the process that uses it */
+	union {
+		uint32_t next_free;	  /* while it is free: of the process that uses it */
+		_Atomic uint32_t backing; /* id of the file that the kernel reads; 0: none */
+	};
 };
 
 /* A request under way that must not take effect twice. */
@@ -176,12 +185,15 @@ struct cfs_handoff_inode *cfs_handoff_add_inode(struct cfs_handoff *k, uint64_t 
 void cfs_handoff_remove_inode(struct cfs_handoff *k, struct cfs_handoff_inode *mark); /* or NULL */
 /*
  * For the successor, before anything is marked. Sets every handle of a file LOST when the previous
- * process accepted bytes of it and did not store them, and frees the inode records. All handles are
+ * process accepted bytes of it and did not store them, and frees the inode records. Those with a
+ * backing id stay, as the first header.n_marked ones, until cfs_handoff_remove_inode(). All handles are
  * concerned: the kernel writes back through any writable handle of the file, not only through the
  * one that the program used. Returns the number of such handles. *ret_closed: how many such files
  * have no handle. At most `max` inodes go to inos, those of the handles first.
  */
 size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max, size_t *ret_closed);
+/* Record i of those that were in use. */
+struct cfs_handoff_inode *cfs_handoff_inode(struct cfs_handoff *k, uint32_t i);
 
 /* A record for a directory that is being read; NULL of NULL, and when there is none left. */
 struct cfs_handoff_dir *cfs_handoff_add_dir(struct cfs_handoff *k, uint64_t fh);

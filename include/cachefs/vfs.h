@@ -213,10 +213,11 @@ struct cfs_vfs_open {
 	uint64_t fh;
 	/* ctime is unchanged since this mount's previous open: cached pages are still right */
 	bool keep_cache;
-	bool cache_dir; /* directories: the kernel may keep the listing; keep_cache: that it has */
-	bool direct_io; /* special files: their length is not known beforehand */
+	bool cache_dir;	 /* directories: the kernel may keep the listing; keep_cache: that it has */
+	bool direct_io;	 /* special files: their length is not known beforehand */
+	int32_t backing; /* the kernel reads from this file (cfs_vfs_backing); 0: from the mount */
 };
-/* flags: O_* of open(2); O_TRUNC truncates. */
+/* flags: O_* of open(2); O_TRUNC truncates. ino: the node that the kernel has, see cfs_vfs_node(). */
 int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags,
 		 struct cfs_vfs_open *ret);
 /* mknod of a regular file and open; without O_EXCL a file that has appeared meanwhile is opened. */
@@ -262,6 +263,34 @@ int cfs_vfs_copy_range(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t sr
 /* whence SEEK_DATA or SEEK_HOLE. */
 int cfs_vfs_seek(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
 		 int whence, uint64_t *ret_off);
+
+/* ---- passthrough ---- */
+
+/*
+ * A file has two node ids: its inode number, and the same with this bit. The kernel knows it by both
+ * while some of its handles pass through and others must not (src/vfs/passthrough.c). Look-ups tell
+ * the one that cfs_vfs_node() returns. Every call but cfs_vfs_open() takes inode numbers.
+ */
+#define CFS_VFS_OTHER_NODE ((cfs_ino_t)1 << 63)
+cfs_ino_t cfs_vfs_node(struct cfs_vfs *v, cfs_ino_t ino);
+/* Whether the kernel may know a file by its other node. */
+bool cfs_vfs_has_other_nodes(struct cfs_vfs *v);
+
+/* Files that the kernel reads without the mount. Neither call waits. */
+struct cfs_vfs_backing {
+	/*
+	 * An id for the file, or a negative errno: the open is ordinary then. -EOPNOTSUPP: so are all
+	 * others.
+	 */
+	int (*open)(void *arg, int fd);
+	void (*close)(void *arg, int id);
+	void *arg;
+};
+/*
+ * The connection has passthrough. Called before the first request, after cfs_vfs_restore(). NULL: it
+ * has none, or has ended, and its ids with it.
+ */
+void cfs_vfs_pass_through(struct cfs_vfs *v, const struct cfs_vfs_backing *backing);
 
 /* ---- directories ---- */
 

@@ -40,6 +40,12 @@ static bool over_io_uring(const struct cfs_fuse_conf *conf)
 	return conf->io_uring == CFS_IO_URING_ON;
 }
 
+/* The kernel ignores it with the write-back cache. */
+static bool passes_through(const struct cfs_fuse_conf *conf)
+{
+	return conf->passthrough && !conf->writeback_cache;
+}
+
 #define BIT(n) (1ULL << (n))
 
 /* By bit, as include/uapi/linux/fuse.h of Linux 6.18 has them; reserved bits are left out. */
@@ -97,7 +103,7 @@ static const struct {
 	{"CREATE_SUPP_GROUP", BIT(34), 0, NULL},
 	{"HAS_EXPIRE_ONLY", INIT_HAS_EXPIRE_ONLY, 0, NULL},
 	{"DIRECT_IO_ALLOW_MMAP", BIT(36), 0, NULL},
-	{"PASSTHROUGH", INIT_PASSTHROUGH, 0, NULL},
+	{"PASSTHROUGH", INIT_PASSTHROUGH, 0, passes_through},
 	{"NO_EXPORT_SUPPORT", BIT(38), 0, NULL},
 	{"HAS_RESEND", INIT_HAS_RESEND, 0, always},
 	{"ALLOW_IDMAP", BIT(40), 0, NULL},

@@ -59,6 +59,7 @@ struct cfs_request {
 	uint32_t gid; /* the caller's; in->gid is the session's, loop.c */
 	uint32_t
 		opcode; /* as the kernel sent it; in->opcode is the one that libfuse knows, loop.c */
+	bool other_node; /* it came for the inode's other node; in->nodeid is a number, passthrough.c */
 };
 
 /*

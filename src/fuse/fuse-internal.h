@@ -52,6 +52,10 @@ struct cfs_fuse {
 	size_t payload;		     /* of the largest request or answer, as agreed on */
 	struct own_answers *own;     /* libfuse-answers.c; NULL: the device takes them */
 
+	struct cfs_vfs_backing backing;
+	_Atomic bool
+		backing_refused; /* the kernel takes no file of the cache, and the log has it */
+
 	int signal_fd, event_fd;
 	sigset_t old_mask;
 	_Atomic int signo;
@@ -198,6 +202,8 @@ void reply_status(struct call *c, int r);
 void reply_entry(struct call *c, int r, const struct cfs_vfs_entry *e);
 /* The name does not exist; the kernel may keep that so long. */
 void reply_absent(struct call *c, uint32_t entry_ms);
+/* The same at this node, whatever look-ups answer (cfs_vfs_node). */
+void reply_node(struct call *c, int r, const struct cfs_vfs_entry *e, cfs_ino_t node);
 void reply_attr(struct call *c, int r, const struct cfs_vfs_attr *a);
 /* Closes the handle again if the kernel has dropped the request. */
 void reply_open(struct call *c, int r, const struct cfs_vfs_open *o);
@@ -217,7 +223,7 @@ void reply_ioctl(struct call *c, const void *buf, size_t len);
 void reply_bytes(struct call *c, const void *buf, size_t len);
 /* Releases the pieces. */
 void reply_segs(struct call *c, int r, struct cfs_segs *s);
-void fill_entry(struct fuse_entry_out *ret, const struct cfs_vfs_entry *e);
+void fill_entry(struct cfs_vfs *v, struct fuse_entry_out *ret, const struct cfs_vfs_entry *e);
 mode_t type_mode(uint8_t type);
 
 /* Ends the call without an answer: the kernel will send the request to another process. */
@@ -235,6 +241,16 @@ int negotiate_mount(struct cfs_fuse *f, char err[256]);
 /* Gives the session the state that it had in the previous process. */
 int negotiate_resume(struct cfs_fuse *f, char err[256]);
 void op_init(void *userdata, struct fuse_conn_info *conn);
+
+/* passthrough.c */
+/* Tells the VFS whether the connection has passthrough; of a resumed mount, too. */
+void passthrough_begin(struct cfs_fuse *f);
+/* Makes the node of a request an inode number, before it is decoded. */
+void take_node(struct cfs_request *rq);
+/* The node of an inode that the request names. */
+cfs_ino_t node_of_request(const struct cfs_request *rq, fuse_ino_t ino);
+/* channel_drop_inode() of all nodes of the inode, from off on. */
+void drop_inode(const struct cfs_fuse *f, fuse_ino_t ino, int64_t off);
 
 /* loop.c */
 int loop_init(struct cfs_fuse *f);

@@ -174,7 +174,7 @@ void killable_end(struct cfs_fuse *f, struct killable *r, uint64_t ino)
 		unpin(f, r->fh, r->pinned);
 		/* At the early answer the kernel could not know what the request would change. */
 		if (ino)
-			channel_drop_inode(f->channel, ino, -1, 0);
+			drop_inode(f, ino, -1);
 	}
 	atomic_store(&r->state, KILLABLE_FREE);
 }

@@ -122,6 +122,7 @@ static void handle(struct cfs_fuse *f, struct cfs_request *rq, unsigned place)
 {
 	struct fuse_buf buf = {.mem = rq->in, .size = rq->len};
 
+	take_node(rq);
 	rq->in->gid = place;
 	if (rq->opcode == CFS_FUSE_COPY_FILE_RANGE_64)
 		rq->in->opcode = FUSE_COPY_FILE_RANGE;

@@ -149,6 +149,13 @@ static void amend(struct cfs_fuse *f, const void *buf, size_t len, struct init_a
 	f->payload = CFS_MAX(f->payload, (size_t)FUSE_MIN_READ_BUFFER);
 	a->init.flags = (uint32_t)sent;
 	a->init.flags2 = (uint32_t)(sent >> 32);
+	/* Files may be on file systems that are not stacked themselves. */
+	if (sent & INIT_PASSTHROUGH) {
+		a->init.max_stack_depth = 1;
+		if (f->conf.handoff)
+			cfs_handoff_header(f->conf.handoff)->version =
+				CFS_HANDOFF_VERSION_PASSTHROUGH;
+	}
 	*ret = (struct cfs_agreement){
 		.asked = asked,
 		.wanted = wanted,

@@ -10,6 +10,7 @@
 #define LISTING_MAX (32u << 10) /* on the stack; larger replies get this much */
 
 struct dir_reply {
+	struct cfs_vfs *vfs;
 	uint8_t *buf;
 	size_t size, used;
 	bool plus;
@@ -40,7 +41,7 @@ static int add_entry(void *arg, const struct cfs_vfs_dirent *d)
 	if (size > l->size - l->used)
 		return 1;
 	if (d->entry)
-		fill_entry(&e, d->entry);
+		fill_entry(l->vfs, &e, d->entry);
 	head = (struct fuse_dirent){
 		.ino = e.attr.ino,
 		.off = d->next_off,
@@ -67,6 +68,7 @@ static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, uint64_
 	int r;
 
 	call_begin(&c, req, plus ? "readdirplus" : "readdir");
+	l.vfs = c.vfs;
 	call_args(&c, "%" PRIu64 ",%zu,%lld", ino, size, (long long)off);
 	r = cfs_vfs_readdir(c.vfs, &c.ctx, fh, (uint64_t)off, plus, add_entry, &l);
 	if (r < 0)

@@ -23,7 +23,11 @@ static void apply_open(struct blocking *ch)
 
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct blocking ch = {.apply = apply_open, .ino = ino, .open_flags = fi->flags};
+	struct blocking ch = {
+		.apply = apply_open,
+		.ino = node_of_request(request_of(req), ino),
+		.open_flags = fi->flags,
+	};
 
 	call_begin_once(&ch.call, req, "open");
 	call_args(&ch.call, "%" PRIu64 ",%#x", ino, (unsigned)fi->flags);
@@ -115,7 +119,7 @@ static int drop_set_id(struct call *c, fuse_ino_t ino, uint64_t fh)
 	int r = cfs_vfs_drop_set_id(c->vfs, &c->ctx, fh);
 
 	if (r > 0) /* drops the kernel's attributes only, not its pages */
-		channel_drop_inode(c->fuse->channel, ino, -1, 0);
+		drop_inode(c->fuse, ino, -1);
 	return r < 0 ? r : 0;
 }
 
@@ -133,7 +137,7 @@ static void apply_write(struct blocking *ch)
 	/* Another mount has extended the file: the kernel's pages hold the data at a wrong
 	 * offset. */
 	if (r == 0 && at != ch->off)
-		channel_drop_inode(c->fuse->channel, ch->ino, (int64_t)ch->off, 0);
+		drop_inode(c->fuse, ch->ino, (int64_t)ch->off);
 }
 
 void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t off,
@@ -289,9 +293,10 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 			struct fuse_file_info *fi_out, size_t len, int flags)
 {
 	bool wide = request_of(req)->opcode == CFS_FUSE_COPY_FILE_RANGE_64;
+	fuse_ino_t dst = ino_out & ~CFS_VFS_OTHER_NODE;
 	struct blocking ch = {
 		.apply = apply_copy,
-		.ino = ino_out,
+		.ino = dst,
 		.fh = fi_out->fh,
 		.off = (uint64_t)off_out,
 		.copy =
@@ -305,10 +310,10 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 	struct cfs_vfs *v;
 
 	call_begin(&ch.call, req, "copy_file_range");
-	call_args(&ch.call, "%" PRIu64 ",%lld,%" PRIu64 ",%lld,%zu", ino_in, (long long)off_in,
-		  ino_out, (long long)off_out, len);
+	call_args(&ch.call, "%" PRIu64 ",%lld,%" PRIu64 ",%lld,%zu", ino_in, (long long)off_in, dst,
+		  (long long)off_out, len);
 	v = ch.call.vfs;
-	blocking_run(&ch, cfs_vfs_has_unstored(v, ino_in) || cfs_vfs_has_unstored(v, ino_out));
+	blocking_run(&ch, cfs_vfs_has_unstored(v, ino_in) || cfs_vfs_has_unstored(v, dst));
 }
 
 /* ---- other operations ---- */

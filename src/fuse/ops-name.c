@@ -17,6 +17,9 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	r = cfs_vfs_lookup(c.vfs, &c.ctx, parent, name, strlen(name), &e);
 	if (r == -ENOENT && e.entry_ms)
 		reply_absent(&c, e.entry_ms);
+	/* The kernel asks for the node of a file handle, and takes no other one. */
+	else if (!strcmp(name, "."))
+		reply_node(&c, r, &e, node_of_request(request_of(req), e.ino));
 	else
 		reply_entry(&c, r, &e);
 }
@@ -35,7 +38,7 @@ void op_forget_multi(fuse_req_t req, size_t n, struct fuse_forget_data *forgets)
 	size_t i;
 
 	for (i = 0; i < n; i++)
-		cfs_vfs_forget(f->vfs, forgets[i].ino);
+		cfs_vfs_forget(f->vfs, forgets[i].ino & ~CFS_VFS_OTHER_NODE);
 	fuse_reply_none(req);
 }
 
@@ -274,6 +277,7 @@ void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name
 	struct call c;
 	int r;
 
+	ino &= ~CFS_VFS_OTHER_NODE;
 	call_begin_once(&c, req, "link");
 	call_args(&c, "%" PRIu64 ",%" PRIu64 ",%s", ino, parent, name);
 	r = cfs_vfs_link(c.vfs, &c.ctx, ino, parent, name, strlen(name), &e);

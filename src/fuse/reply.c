@@ -95,10 +95,10 @@ static void fill_attr(struct fuse_attr *ret, cfs_ino_t ino, const struct cfs_att
 	}
 }
 
-void fill_entry(struct fuse_entry_out *ret, const struct cfs_vfs_entry *e)
+void fill_entry(struct cfs_vfs *v, struct fuse_entry_out *ret, const struct cfs_vfs_entry *e)
 {
 	*ret = (struct fuse_entry_out){
-		.nodeid = e->ino,
+		.nodeid = cfs_vfs_node(v, e->ino),
 		.entry_valid = e->entry_ms / 1000,
 		.entry_valid_nsec = e->entry_ms % 1000 * 1000000,
 		.attr_valid = e->attr_ms / 1000,
@@ -131,7 +131,18 @@ void reply_entry(struct call *c, int r, const struct cfs_vfs_entry *e)
 	struct fuse_entry_out out;
 
 	if (r == 0)
-		fill_entry(&out, e);
+		fill_entry(c->vfs, &out, e);
+	reply_struct(c, r, &out, sizeof(out));
+}
+
+void reply_node(struct call *c, int r, const struct cfs_vfs_entry *e, cfs_ino_t node)
+{
+	struct fuse_entry_out out;
+
+	if (r == 0) {
+		fill_entry(c->vfs, &out, e);
+		out.nodeid = node;
+	}
 	reply_struct(c, r, &out, sizeof(out));
 }
 
@@ -158,19 +169,31 @@ void reply_attr(struct call *c, int r, const struct cfs_vfs_attr *a)
 	reply_struct(c, r, &out, sizeof(out));
 }
 
-static struct fuse_open_out to_open(const struct cfs_vfs_open *o)
+/* Interface 7.40; the headers at build time may lack it. */
+#define OPEN_PASSTHROUGH (1u << 7)
+struct open_out {
+	uint64_t fh;
+	uint32_t open_flags;
+	int32_t backing_id;
+};
+_Static_assert(sizeof(struct open_out) == sizeof(struct fuse_open_out),
+	       "the layout is the kernel's");
+
+static struct open_out to_open(const struct cfs_vfs_open *o)
 {
-	return (struct fuse_open_out){
+	return (struct open_out){
 		.fh = o->fh,
 		.open_flags = (o->keep_cache ? FOPEN_KEEP_CACHE : 0) |
 			      (o->cache_dir ? FOPEN_CACHE_DIR : 0) |
-			      (o->direct_io ? FOPEN_DIRECT_IO : 0),
+			      (o->direct_io ? FOPEN_DIRECT_IO : 0) |
+			      (o->backing ? OPEN_PASSTHROUGH : 0),
+		.backing_id = o->backing,
 	};
 }
 
 void reply_open(struct call *c, int r, const struct cfs_vfs_open *o)
 {
-	struct fuse_open_out out;
+	struct open_out out;
 
 	if (r < 0) {
 		reply_status(c, r);
@@ -187,7 +210,7 @@ void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
 		  const struct cfs_vfs_open *o)
 {
 	struct fuse_entry_out entry;
-	struct fuse_open_out open;
+	struct open_out open;
 	struct iovec iov[3] = {
 		{0},
 		{.iov_base = &entry, .iov_len = sizeof(entry)},
@@ -198,7 +221,7 @@ void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
 		reply_status(c, r);
 		return;
 	}
-	fill_entry(&entry, e);
+	fill_entry(c->vfs, &entry, e);
 	open = to_open(o);
 	if (answer(c, 0, iov, 3) < 0)
 		cfs_vfs_release(c->vfs, &c->ctx, o->fh);
@@ -207,7 +230,7 @@ void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
 
 void reply_opendir(struct call *c, int r, const struct cfs_vfs_open *o)
 {
-	struct fuse_open_out out;
+	struct open_out out;
 
 	if (r < 0) {
 		reply_status(c, r);

@@ -139,6 +139,7 @@ static int fill(struct cfs_fuse *f, const struct cfs_fuse_conf *conf)
 
 static void free_session(struct cfs_fuse *f)
 {
+	cfs_vfs_pass_through(f->vfs, NULL);
 	if (f->session)
 		fuse_session_destroy(f->session);
 	ring_destroy(f->ring);
@@ -338,6 +339,8 @@ static int mount_session(struct cfs_fuse *f, char err[256])
 	r = choose_channel(f, err);
 	if (r == 0)
 		r = resumes ? negotiate_resume(f, err) : negotiate_mount(f, err);
+	if (r == 0)
+		passthrough_begin(f);
 	if (r == 0 && !resumes) {
 		r = forbid_symlinks(&f->conf);
 		if (r < 0)
@@ -467,7 +470,7 @@ static void *run_control(void *arg)
 	}
 	/* Not on a thread of the loop: the kernel waits here for pages that are being read. */
 	for (i = 0; i < f->conf.n_wrong; i++)
-		channel_drop_inode(f->channel, f->conf.wrong[i], 0, 0);
+		drop_inode(f, f->conf.wrong[i], 0);
 	while (atomic_load(&f->looping)) {
 		if (poll(fds, 2, -1) < 0 && errno != EINTR)
 			break;
@@ -625,9 +628,7 @@ void cfs_fuse_features(struct cfs_fuse_features *ret)
 		.ring_kernel = access(CFS_RING_PARAMETER, F_OK) < 0 ? CFS_RING_ABSENT
 			       : ring_is_switched_on()		    ? CFS_RING_SWITCHED_ON
 								    : CFS_RING_SWITCHED_OFF,
-#ifdef FUSE_CAP_PASSTHROUGH
-		.passthrough_built = true,
-#endif
+		.passthrough_built = true, /* with any libfuse */
 #ifdef FUSE_CAP_OVER_IO_URING
 		.io_uring_built = true,
 #endif

@@ -120,13 +120,56 @@ static int ask(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, in
 	return cfs_meta_getattr(v->conf.meta, ctx, n->node.key, &ret->attr);
 }
 
-/* n is referenced and belongs to the handle afterwards. */
-static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
-		      struct answer *answer, struct cfs_vfs_open *ret)
+/* At the node of the kernel's request; -1: the reply tells the kernel which. */
+enum { ANY_NODE = -1 };
+
+/* The last steps, with the handle counted as one that passes through or not. */
+static int open_handle(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
+		       struct answer *answer, const struct passing_handle *passing,
+		       struct cfs_vfs_open *ret)
 {
 	struct cfs_attr *attr = &answer->attr;
 	cfs_ino_t ino = n->node.key;
 	struct handle *h;
+	int r = 0;
+
+	/*
+	 * The kernel keeps a running program from being written. An open that truncates and cannot
+	 * write is the exception: the kernel refuses it after it was carried out here.
+	 */
+	if ((flags & O_TRUNC) && !writable(flags) && atomic_load(&n->executed))
+		return -ETXTBSY;
+	if (flags & O_TRUNC)
+		r = truncate_at_open(v, ctx, n, attr);
+	if (r < 0)
+		return r;
+	r = handle_alloc(&v->handles, &h, &ret->fh);
+	if (r < 0)
+		return r;
+	h->vnode = n;
+	h->flags = flags;
+	h->passing = *passing;
+	vnode_count(n, flags, 1);
+	atomic_store(&h->seen, cfs_file_error_mark(vnode_file(n)));
+	record_fh(ctx, ret->fh);
+	handle_publish(h, ret->fh, ino, HANDLE_FILE);
+	/* Each node has pages of its own, which a handle that passes through does not use. */
+	ret->keep_cache = cache_opened(&v->cache, passing->node ? ino | CFS_VFS_OTHER_NODE : ino,
+				       attr->ctime) &&
+			  !passing->passed;
+	ret->cache_dir = ret->direct_io = false;
+	atomic_store(&h->atime_s, ctx->now.tv_sec);
+	if (keeps_atime(v, ino) && !(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY)
+		touch_atime(v, ctx, ino, attr);
+	return 0;
+}
+
+/* n is referenced and belongs to the handle afterwards. */
+static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int node,
+		      int flags, struct answer *answer, struct cfs_vfs_open *ret)
+{
+	struct passing_handle passing = {.node = node == 1};
+	struct cfs_attr *attr = &answer->attr;
 	int r;
 
 	if (attr->type != CFS_TYPE_FILE)
@@ -144,31 +187,14 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 				   (size_t)answer->n);
 		answer->recs = NULL;
 	}
-	/*
-	 * The kernel keeps a running program from being written. An open that truncates and cannot
-	 * write is the exception: the kernel refuses it after it was carried out here.
-	 */
-	if ((flags & O_TRUNC) && !writable(flags) && atomic_load(&n->executed))
-		return -ETXTBSY;
-	if (flags & O_TRUNC)
-		r = truncate_at_open(v, ctx, n, attr);
+	r = passing_admit(n, flags, attr, answer->asked_ns, node == ANY_NODE, &passing,
+			  &ret->backing);
 	if (r < 0)
 		return r;
-	r = handle_alloc(&v->handles, &h, &ret->fh);
+	r = open_handle(v, ctx, n, flags, answer, &passing, ret);
 	if (r < 0)
-		return r;
-	h->vnode = n;
-	h->flags = flags;
-	vnode_count(n, flags, 1);
-	atomic_store(&h->seen, cfs_file_error_mark(vnode_file(n)));
-	record_fh(ctx, ret->fh);
-	handle_publish(h, ret->fh, ino, HANDLE_FILE);
-	ret->keep_cache = cache_opened(&v->cache, ino, attr->ctime);
-	ret->cache_dir = ret->direct_io = false;
-	atomic_store(&h->atime_s, ctx->now.tv_sec);
-	if (keeps_atime(v, ino) && !(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY)
-		touch_atime(v, ctx, ino, attr);
-	return 0;
+		passing_end(n, &passing);
+	return r;
 }
 
 /* The kernel was never told of the handle that the previous process made. */
@@ -180,6 +206,11 @@ static bool opened_before(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_
 
 	if (!h || h->vnode->node.key != ino)
 		return false;
+	/* Only the dead process had the file that it would read. */
+	if (h->passing.passed) {
+		cfs_vfs_release(v, ctx, fh);
+		return false;
+	}
 	*ret = (struct cfs_vfs_open){.fh = fh};
 	return true;
 }
@@ -187,10 +218,12 @@ static bool opened_before(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_
 int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags,
 		 struct cfs_vfs_open *ret)
 {
+	int node = ino & CFS_VFS_OTHER_NODE ? 1 : 0;
 	struct answer answer;
 	struct vnode *n;
 	int r;
 
+	ino &= ~CFS_VFS_OTHER_NODE;
 	if (ino_is_special(ino))
 		return special_open(v, ctx, ino, flags, ret);
 	if (opened_before(v, ctx, ino, ret))
@@ -200,7 +233,7 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 		return -ENOMEM;
 	r = ask(v, ctx, n, flags, &answer);
 	if (r == 0)
-		r = open_vnode(v, ctx, n, flags, &answer, ret);
+		r = open_vnode(v, ctx, n, node, flags, &answer, ret);
 	free(answer.recs);
 	if (r == 0 && !writable(flags))
 		ahead_opened(v, ino, &answer.attr);
@@ -224,7 +257,7 @@ static int open_appeared(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vn
 	if (!ctx->check && ctx->uid != 0)
 		caller_groups(&judged, true);
 	judged.check = true;
-	return open_vnode(v, &judged, n, flags, answer, ret);
+	return open_vnode(v, &judged, n, ANY_NODE, flags, answer, ret);
 }
 
 int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
@@ -255,7 +288,7 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 	/* The mode of a new file does not restrict the open that creates it. */
 	own = permitted(ctx);
 	r = existed ? open_appeared(v, ctx, n, flags, &answer, ret_open)
-		    : open_vnode(v, &own, n, flags & ~O_TRUNC, &answer, ret_open);
+		    : open_vnode(v, &own, n, ANY_NODE, flags & ~O_TRUNC, &answer, ret_open);
 	if (r < 0) {
 		vnode_put(n);
 		return stale_if_gone(v, ret->ino, r);
@@ -427,6 +460,7 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	cfs_file_end_stream(file, fh);
 	handle_hide(h);
 	vnode_count(n, h->flags, -1);
+	passing_end(n, &h->passing);
 	vnode_put(n);
 	handle_free(&v->handles, fh, h);
 	return r;

@@ -81,6 +81,7 @@ int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh)
 			atomic_store(&h->record->gen, next_gen(*ret_fh));
 		h->flags = 0;
 		h->vnode = NULL;
+		h->passing = (struct passing_handle){0};
 		atomic_store(&h->seen, 0);
 		atomic_store(&h->flocked, false);
 		atomic_store(&h->atime_s, 0);
@@ -103,6 +104,8 @@ static void record_handle(struct cfs_handoff_handle *k, const struct handle *h, 
 	k->ino = ino;
 	k->flags = (uint32_t)h->flags;
 	k->kind = (uint8_t)kind;
+	k->passing = (uint8_t)((h->passing.node ? CFS_HANDOFF_OTHER_NODE : 0) |
+			       (h->passing.passed ? CFS_HANDOFF_PASSED : 0));
 	atomic_store(&k->flocked, 0);
 	atomic_store(&k->plocked, 0);
 	atomic_store(&k->wrote, 0);

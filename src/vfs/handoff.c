@@ -136,6 +136,7 @@ static bool same_layout(const struct cfs_handoff_header *have)
 	struct cfs_handoff_header want = {0};
 
 	fill(&want);
+	want.version = have->version;
 	return !memcmp(have, &want, offsetof(struct cfs_handoff_header, uuid));
 }
 
@@ -151,12 +152,12 @@ int cfs_handoff_attach(int fd, struct cfs_handoff **ret, char err[256])
 	if (fstat(fd, &st) < 0 || pread(fd, h, sizeof(*h), 0) != sizeof(*h) ||
 	    memcmp(h->magic, CFS_HANDOFF_MAGIC, sizeof(h->magic)) != 0)
 		snprintf(err, 256, "the handoff state of the other process is unreadable");
-	else if (h->version < 1 || h->version > CFS_HANDOFF_VERSION || !same_layout(h) ||
-		 st.st_size != (off_t)sizeof(struct layout))
+	else if (h->version < CFS_HANDOFF_VERSION || h->version > CFS_HANDOFF_VERSION_PASSTHROUGH ||
+		 !same_layout(h) || st.st_size != (off_t)sizeof(struct layout))
 		snprintf(err, 256,
 			 "the handoff state of the other process is of version %u, this "
 			 "program knows %u",
-			 h->version, CFS_HANDOFF_VERSION);
+			 h->version, CFS_HANDOFF_VERSION_PASSTHROUGH);
 	else if (!(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK))
 		snprintf(err, 256, "the handoff state of the other process is not sealed");
 	else
@@ -298,6 +299,7 @@ struct cfs_handoff_inode *cfs_handoff_add_inode(struct cfs_handoff *k, uint64_t 
 
 	if (m) {
 		atomic_store(&m->dirty, 0);
+		atomic_store(&m->backing, 0);
 		atomic_store(&m->ino, ino);
 	}
 	return m;
@@ -368,6 +370,33 @@ static size_t lost_without_handle(struct cfs_handoff *k, uint64_t *dirty, size_t
 	return found;
 }
 
+/* Frees the other records. A crash in between leaves an id twice, which is harmless. */
+static void keep_backings(struct cfs_handoff *k, uint32_t n_marked)
+{
+	bool any = k->at->header.version == CFS_HANDOFF_VERSION_PASSTHROUGH;
+	struct cfs_handoff_inode *m, *to = k->at->inodes;
+	uint64_t ino;
+
+	for (m = to; m < k->at->inodes + n_marked; m++) {
+		ino = atomic_load(&m->ino);
+		if (any && ino && atomic_load(&m->backing)) {
+			atomic_store(&to->ino, 0);
+			atomic_store(&to->dirty, 0);
+			atomic_store(&to->backing, atomic_load(&m->backing));
+			atomic_store(&to->ino, ino);
+			to++;
+		}
+		if (m >= to)
+			atomic_store(&m->ino, 0);
+	}
+	atomic_store(&k->at->header.n_marked, (uint32_t)(to - k->at->inodes));
+}
+
+struct cfs_handoff_inode *cfs_handoff_inode(struct cfs_handoff *k, uint32_t i)
+{
+	return &k->at->inodes[i];
+}
+
 size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max, size_t *ret_closed)
 {
 	uint32_t n_marked = atomic_load(&k->at->header.n_marked);
@@ -401,9 +430,7 @@ size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max, 
 	 * From here on the handles hold it: after a crash before this point, the next process
 	 * starts over.
 	 */
-	for (i = 0; i < n_marked; i++)
-		atomic_store(&k->at->inodes[i].ino, 0);
-	atomic_store(&k->at->header.n_marked, 0);
+	keep_backings(k, n_marked);
 	for (i = 0; i < CFS_HANDOFF_REQUESTS; i++) {
 		struct cfs_handoff_request *r = &k->at->requests[i];
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The open handles of a previous process, under the numbers that the kernel knows. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 
 #include "vfs-internal.h"
@@ -32,6 +33,7 @@ static int restore_file(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino)
 		return r;
 	}
 	vnode_count(n, h->flags, 1);
+	passing_restore(n, &h->passing);
 	atomic_store(&h->seen, cfs_file_error_mark(vnode_file(n)));
 	return 0;
 }
@@ -60,6 +62,12 @@ static int restore(struct cfs_vfs *v, struct cfs_handoff_handle *k, struct cfs_v
 
 	if (h && h->record == k) {
 		h->flags = (int)k->flags;
+		if (cfs_handoff_header(v->conf.handoff)->version == CFS_HANDOFF_VERSION_PASSTHROUGH)
+			h->passing = (struct passing_handle){
+				.node = k->passing & CFS_HANDOFF_OTHER_NODE,
+				.passed = k->passing & CFS_HANDOFF_PASSED,
+				.writes = (k->flags & O_ACCMODE) != O_RDONLY,
+			};
 		r = restore_kind(v, h, k->ino, (enum handle_kind)k->kind);
 	}
 	if (r == 0) {
@@ -106,6 +114,7 @@ static int begin(struct cfs_vfs *v, uint32_t n, struct cfs_vfs_restored *ret)
 	ret->lost = cfs_handoff_mark_lost(v->conf.handoff, ret->lost_inos, ret->lost_inos ? max : 0,
 					  &ret->closed);
 	ret->n_lost_inos = ret->lost_inos ? ret->lost + ret->closed : 0;
+	v->passthrough.n_old = atomic_load(&cfs_handoff_header(v->conf.handoff)->n_marked);
 	for (i = 0; i < ret->closed; i++)
 		closed_lost(v, ret->lost_inos ? ret->lost_inos[ret->lost + i] : 0, -EIO);
 	ret->begun = true;

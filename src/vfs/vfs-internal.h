@@ -3,6 +3,7 @@
 #define CFS_VFS_INTERNAL_H
 
 #include <cachefs/vfs.h>
+#include <cachefs/whole.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -29,6 +30,14 @@ struct vnode {
 	_Atomic bool set_id;	   /* its mode, as seen last, has setuid or setgid */
 	_Atomic(struct cfs_file *) file;
 	struct cfs_handoff_inode *_Atomic mark; /* whether the file has bytes to lose */
+	/* passthrough.c; under its lock of the inode, but for reads of node. */
+	struct passing {
+		uint32_t passed[2], ordinary[2]; /* handles, by the node that they were opened at */
+		uint32_t writers;		 /* of these */
+		_Atomic uint8_t node;		 /* that look-ups answer with: 0 or 1 */
+		int32_t backing;		 /* id of the file that `passed` read; 0: none */
+		struct cfs_whole_file *whole;	 /* that file; NULL: opened by another process */
+	} passing;
 };
 
 struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino); /* NULL: no memory */
@@ -69,8 +78,13 @@ struct handle {
 	uint32_t next_free;	 /* index + 1 */
 	_Atomic uint32_t seen;	 /* errors reported: cfs_file_flush(), closed_report() */
 	_Atomic uint64_t flock_owner;
-	unsigned pins;			   /* cfs_vfs_pin(), under handles.lock */
-	bool close_deferred;		   /* closed during the hold */
+	unsigned pins;	     /* cfs_vfs_pin(), under handles.lock */
+	bool close_deferred; /* closed during the hold */
+	/* How a file was opened, for passthrough.c. */
+	struct passing_handle {
+		uint8_t node;
+		bool passed, writes;
+	} passing;
 	struct lock_owner *lock_owners;	   /* under cfs_vfs.lock_owners_lock */
 	struct cfs_handoff_handle *record; /* NULL: cannot be handed over */
 	union {
@@ -206,6 +220,38 @@ void closed_await(struct cfs_vfs *v, const struct cfs_ctx *ctx);
 int closed_before_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx,
 			 const struct cfs_rename *req);
 
+#define PASSTHROUGH_LOCKS 64u
+#define PASSTHROUGH_MOVED 1024u /* a multiple of it */
+
+struct passthrough {
+	/* By inode; leaves, but for the locks of the data layer and of the connection. */
+	pthread_mutex_t locks[PASSTHROUGH_LOCKS];
+	const struct cfs_vfs_backing *backing; /* NULL: all opens are ordinary */
+	_Atomic bool used_other;	       /* the kernel may know a file by its other node */
+	/* By inode, under its lock; one that moves replaces another one. */
+	struct moved_file {
+		cfs_ino_t ino;
+		cfs_deadline_t until;
+		uint8_t node;
+	} moved[PASSTHROUGH_MOVED];
+	uint32_t n_old; /* the first records of inodes: backing ids of the previous process */
+	_Atomic uint64_t opens, open, moves;
+};
+
+void passthrough_init(struct passthrough *p);
+void passthrough_fini(struct passthrough *p);
+/*
+ * Decides how a file is opened, and counts the handle until passing_end(). In: h->node, of the
+ * kernel's request, unless any_node: the answer tells the kernel the node. *ret_backing: the id for
+ * the kernel; 0: an ordinary open. -ESTALE: the kernel has to look the file up again, and finds it
+ * under its other node.
+ */
+int passing_admit(struct vnode *n, int flags, const struct cfs_attr *attr, uint64_t asked_ns,
+		  bool any_node, struct passing_handle *h, int32_t *ret_backing);
+void passing_end(struct vnode *n, const struct passing_handle *h);
+/* Counts a handle of the previous process. */
+void passing_restore(struct vnode *n, const struct passing_handle *h);
+
 struct cfs_vfs {
 	struct cfs_vfs_conf conf;
 	struct timespec started;
@@ -219,6 +265,7 @@ struct cfs_vfs {
 	struct slow_list slow;
 	struct watchdog watchdog;
 	struct closed closed;
+	struct passthrough passthrough;
 	struct walks walks;
 	struct trees trees;
 	struct cfs_workers *ahead; /* read-ahead over directories */

@@ -57,6 +57,7 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 		goto free_vnodes;
 	slow_init(&v->slow);
 	closed_init(&v->closed);
+	passthrough_init(&v->passthrough);
 	/* A process before this one has lost some, and no fsync has reported it. */
 	if (conf->handoff && atomic_load(&cfs_handoff_header(conf->handoff)->closed_lost))
 		closed_lost(v, 0, -EIO);
@@ -75,6 +76,7 @@ stop_ahead:
 free_walks:
 	walks_fini(&v->walks);
 	trees_fini(&v->trees);
+	passthrough_fini(&v->passthrough);
 	closed_fini(&v->closed);
 	pthread_mutex_destroy(&v->lock_owners_lock);
 	cfs_table_destroy(v->removed_dirs);
@@ -163,6 +165,7 @@ void cfs_vfs_destroy(struct cfs_vfs *v)
 	cfs_table_destroy(v->vnodes);
 	pthread_mutex_destroy(&v->lock_owners_lock);
 	slow_fini(&v->slow);
+	passthrough_fini(&v->passthrough);
 	closed_fini(&v->closed);
 	access_log_fini(&v->log);
 	handles_fini(&v->handles);

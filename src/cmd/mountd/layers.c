@@ -463,6 +463,7 @@ int layers_open(struct serve *s, char err[256])
 		.max_closing = MAX_CLOSING,
 		.io_timeout_ms = o->io_timeout_ms,
 		.read_only = o->ro,
+		.passthrough = o->passthrough == MOUNT_PASSTHROUGH_AUTO && !o->writeback_cache,
 	};
 	struct cfs_vfs_conf vfs = {
 		.meta = s->meta,
@@ -521,6 +522,7 @@ int layers_open(struct serve *s, char err[256])
 		r = join_peers(s, err);
 	if (r == 0) {
 		data.store = s->store;
+		data.disk = s->disk;
 		r = cfs_data_create(&data, &s->data);
 	}
 	if (r == 0)

@@ -129,6 +129,7 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 		.default_permissions = layers_kernel_checks(s),
 		.writeback_cache = s->o->writeback_cache,
 		.io_uring = (enum cfs_io_uring)s->o->io_uring,
+		.passthrough = s->disk && s->o->passthrough == MOUNT_PASSTHROUGH_AUTO,
 		/* A read-only mount cannot record locks for others. */
 		.local_locks = s->o->ro,
 		.posix_acl = s->setting->enable_acl && layers_kernel_checks(s),

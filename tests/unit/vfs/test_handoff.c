@@ -27,10 +27,12 @@ static void other_files_are_refused(void **state)
 	int fd;
 
 	assert_int_equal(cfs_handoff_create(&k), 0);
-	cfs_handoff_header(k)->version++;
+	cfs_handoff_header(k)->version = CFS_HANDOFF_VERSION_PASSTHROUGH + 1;
 	assert_int_equal(cfs_handoff_attach(cfs_handoff_fd(k), &other, err), -EPROTO);
-	assert_non_null(strstr(err, "version 3"));
-	cfs_handoff_header(k)->version--;
+	assert_non_null(strstr(err, "version 4"));
+	cfs_handoff_header(k)->version = CFS_HANDOFF_VERSION - 1;
+	assert_int_equal(cfs_handoff_attach(cfs_handoff_fd(k), &other, err), -EPROTO);
+	cfs_handoff_header(k)->version = CFS_HANDOFF_VERSION;
 	cfs_handoff_header(k)->handle_bytes++;
 	assert_int_equal(cfs_handoff_attach(cfs_handoff_fd(k), &other, err), -EPROTO);
 	cfs_handoff_header(k)->handle_bytes--;
@@ -43,6 +45,47 @@ static void other_files_are_refused(void **state)
 	assert_int_equal(cfs_handoff_attach(fd, &other, err), -EPROTO);
 	close(fd);
 	assert_int_equal(cfs_handoff_attach(-1, &other, err), -EPROTO);
+}
+
+/* Without it: each death of a process leaves files open in the kernel until the mount ends. */
+static void backing_ids_are_kept(void **state)
+{
+	struct cfs_handoff_inode *m[5], *fresh;
+	struct cfs_handoff *k;
+	size_t closed;
+	int i;
+
+	assert_int_equal(cfs_handoff_create(&k), 0);
+	for (i = 0; i < 5; i++) {
+		m[i] = cfs_handoff_add_inode(k, (uint64_t)(100 + i));
+		assert_int_equal(atomic_load(&m[i]->backing), 0);
+	}
+	/* Of an older program these are numbers of free records. */
+	atomic_store(&m[0]->backing, 7);
+	cfs_handoff_mark_lost(k, NULL, 0, &closed);
+	assert_int_equal(atomic_load(&cfs_handoff_header(k)->n_marked), 0);
+
+	cfs_handoff_header(k)->version = CFS_HANDOFF_VERSION_PASSTHROUGH;
+	for (i = 0; i < 5; i++)
+		m[i] = cfs_handoff_add_inode(k, (uint64_t)(100 + i));
+	atomic_store(&m[1]->backing, 11);
+	atomic_store(&m[1]->dirty, 1);
+	atomic_store(&m[4]->backing, 14);
+	for (i = 0; i < 2; i++) { /* as well when the next process dies at once */
+		cfs_handoff_mark_lost(k, NULL, 0, &closed);
+		assert_int_equal(atomic_load(&cfs_handoff_header(k)->n_marked), 2);
+		assert_int_equal(atomic_load(&cfs_handoff_inode(k, 0)->ino), 101);
+		assert_int_equal(atomic_load(&cfs_handoff_inode(k, 0)->backing), 11);
+		assert_int_equal(atomic_load(&cfs_handoff_inode(k, 0)->dirty), 0);
+		assert_int_equal(atomic_load(&cfs_handoff_inode(k, 1)->ino), 104);
+		assert_int_equal(atomic_load(&cfs_handoff_inode(k, 1)->backing), 14);
+	}
+	fresh = cfs_handoff_add_inode(k, 200);
+	assert_ptr_equal(fresh, cfs_handoff_inode(k, 2));
+	cfs_handoff_remove_inode(k, cfs_handoff_inode(k, 0));
+	fresh = cfs_handoff_add_inode(k, 201);
+	assert_int_equal(atomic_load(&fresh->backing), 0);
+	cfs_handoff_close(k);
 }
 
 /* Without it: the file of another process can be cut short, and its reader dies of SIGBUS. */
@@ -439,6 +482,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(other_files_are_refused),
+		cmocka_unit_test(backing_ids_are_kept),
 		cmocka_unit_test(the_file_cannot_shrink),
 		cmocka_unit_test(requests_are_known_again),
 		cmocka_unit_test(old_requests_are_forgotten),

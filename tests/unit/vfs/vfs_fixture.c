@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <cachefs/whole.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -390,6 +391,31 @@ bool cfs_file_takes_change(struct cfs_file *f)
 uint64_t cfs_data_changed_files(struct cfs_data *d)
 {
 	return 0;
+}
+
+struct cfs_whole_file *cfs_file_take_whole(struct cfs_file *f, const struct cfs_attr *attr,
+					   uint64_t asked_ns)
+{
+	return NULL;
+}
+
+bool cfs_file_is_whole(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns,
+		       const struct cfs_whole_file *w)
+{
+	return false;
+}
+
+void cfs_data_refuse_whole(struct cfs_data *d)
+{
+}
+
+void cfs_whole_put(struct cfs_whole_file *w)
+{
+}
+
+int cfs_whole_fd(const struct cfs_whole_file *w)
+{
+	return -1;
 }
 
 bool cfs_file_has_list(struct cfs_file *f)

@@ -8,6 +8,7 @@
 
 #include "base/text/opt.h"
 
+enum mount_passthrough { MOUNT_PASSTHROUGH_OFF, MOUNT_PASSTHROUGH_AUTO };
 enum mount_close { MOUNT_CLOSE_STORED, MOUNT_CLOSE_COMMITTING };
 
 struct mount_opts {
@@ -52,7 +53,8 @@ struct mount_opts {
 	int group_transport; /* enum cfs_group_rdma */
 	uint64_t group_rdma_buffer;
 	/* writes */
-	int close_mode; /* enum mount_close */
+	int passthrough; /* enum mount_passthrough */
+	int close_mode;	 /* enum mount_close */
 	bool writeback;
 	uint64_t writeback_threshold, stage_size, upload_delay_ms;
 	char *upload_hours;

@@ -10,6 +10,7 @@
 /* In the order of enum mount_close. */
 static const char *const closes[] = {"stored", "committing", NULL};
 static const char *const group_transports[] = {"tcp", "rdma", "auto", NULL};
+static const char *const passthroughs[] = {"off", "auto", NULL};
 static const char *const atime_modes[] = {"noatime", "relatime", "strictatime", NULL};
 
 /* In the order of enum cfs_disk_eviction, enum cfs_disk_verify and enum cfs_io_uring. */
@@ -119,6 +120,11 @@ const struct cfs_opt mount_table[] = {
 		   "none, full (reads of whole blocks), shrink (whole 32 KiB segments) or extend "
 		   "(every byte)",
 		   .def = "extend"),
+	OPT_CHOICE(
+		"passthrough", passthrough, passthroughs, NULL,
+		"auto: files that are opened for reading and whole in the disk cache are read by "
+		"the kernel without the mount; off: all are read through the mount",
+		.def = "off"),
 	OPT_DURATION("cache-retry", cache_retry_ms, NULL,
 		     "pause before a failed cache directory is tried again", .def = "30",
 		     .flags = CFS_OPT_HIDDEN),

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Passthrough: opens for reading that the kernel serves from a whole file (cachefs/whole.h).
+ *
+ * While a handle of a kernel inode passes through, the kernel refuses each open of that inode that
+ * does not name the same file (EIO), and mappings go to that file. So another content, and a writer,
+ * need another kernel inode. Each file has two node ids for that: its number, and the same with
+ * CFS_VFS_OTHER_NODE. Look-ups answer with one of them. An open at the other one gets -ESTALE, where
+ * it must not be: the kernel then looks the path up again and opens what it finds.
+ *
+ *	- All handles of a node pass through, or none of them.
+ *	- Only one node has handles that pass through, and only one has ordinary ones: these share the
+ *	  kernel's pages.
+ *	- A handle that passes through keeps the content of its open. The next open gets the present
+ *	  one: it passes through if the whole file is of that content and no handle writes; otherwise
+ *	  the file moves to its other node.
+ *
+ * The kernel looks up again once. A file that has moved stays where it is, and ordinary, for MOVED_MS:
+ * so it does not move twice between a look-up and the open that follows.
+ *
+ * The kernel's own counts change later than these at an open, and earlier at a close: it never finds
+ * a mixture that is not allowed here.
+ *
+ * A backing id belongs to the connection. It is noted in the handoff state before the kernel is told
+ * of it, and closed after the last handle; the process after a death closes those that it finds.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+
+#include "vfs-internal.h"
+
+#define MOVED_MS    2000
+#define OTHER(node) ((uint8_t)((node) ^ 1))
+
+static pthread_mutex_t *lock_of(struct cfs_vfs *v, cfs_ino_t ino)
+{
+	return &v->passthrough.locks[ino % PASSTHROUGH_LOCKS];
+}
+
+static struct moved_file *moved_of(struct cfs_vfs *v, cfs_ino_t ino)
+{
+	return &v->passthrough.moved[ino % PASSTHROUGH_MOVED];
+}
+
+/* Where it moved to lately. False: nowhere. With the lock of the inode. */
+static bool has_moved(struct cfs_vfs *v, cfs_ino_t ino, uint8_t *ret_node)
+{
+	const struct moved_file *m = moved_of(v, ino);
+
+	if (m->ino != ino || cfs_deadline_passed(m->until))
+		return false;
+	*ret_node = m->node;
+	return true;
+}
+
+cfs_ino_t cfs_vfs_node(struct cfs_vfs *v, cfs_ino_t ino)
+{
+	struct vnode *n;
+	uint8_t node = 0;
+
+	if (!cfs_vfs_has_other_nodes(v))
+		return ino;
+	n = vnode_find(v, ino_in(v, ino));
+	if (n) {
+		node = atomic_load(&n->passing.node);
+		vnode_put(n);
+	} else {
+		pthread_mutex_lock(lock_of(v, ino));
+		has_moved(v, ino, &node);
+		pthread_mutex_unlock(lock_of(v, ino));
+	}
+	return node ? ino | CFS_VFS_OTHER_NODE : ino;
+}
+
+bool cfs_vfs_has_other_nodes(struct cfs_vfs *v)
+{
+	return atomic_load_explicit(&v->passthrough.used_other, memory_order_acquire);
+}
+
+/* ---- with the lock of the inode ---- */
+
+static void set_node(struct vnode *n, uint8_t node)
+{
+	if (atomic_exchange(&n->passing.node, node) != node && node)
+		atomic_store_explicit(&n->vfs->passthrough.used_other, true, memory_order_release);
+}
+
+static void move(struct vnode *n, uint8_t node)
+{
+	set_node(n, node);
+	*moved_of(n->vfs, n->node.key) = (struct moved_file){
+		.ino = n->node.key, .node = node, .until = cfs_deadline_in(MOVED_MS)};
+	atomic_fetch_add_explicit(&n->vfs->passthrough.moves, 1, memory_order_relaxed);
+}
+
+static bool has_passed(const struct passing *p)
+{
+	return p->passed[0] || p->passed[1];
+}
+
+static void note_backing(struct vnode *n, int32_t id)
+{
+	struct cfs_handoff_inode *mark = atomic_load(&n->mark);
+
+	n->passing.backing = id;
+	if (mark)
+		atomic_store(&mark->backing, (uint32_t)id);
+}
+
+/* The last handle has ended. Returns the file, for cfs_whole_put(). */
+static struct cfs_whole_file *end_backing(struct vnode *n)
+{
+	const struct cfs_vfs_backing *b = n->vfs->passthrough.backing;
+	struct cfs_whole_file *w = n->passing.whole;
+
+	if (n->passing.backing && b)
+		b->close(b->arg, n->passing.backing);
+	note_backing(n, 0);
+	n->passing.whole = NULL;
+	return w;
+}
+
+/* The file can begin to pass through on this node. */
+static bool may_begin(const struct vnode *n, uint8_t node)
+{
+	const struct passing *p = &n->passing;
+	uint8_t moved_to;
+
+	return !p->writers && !p->ordinary[node] && !has_passed(p) &&
+	       !has_moved(n->vfs, n->node.key, &moved_to) &&
+	       (!n->vfs->conf.handoff || atomic_load(&n->mark));
+}
+
+static bool begin(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_ns)
+{
+	const struct cfs_vfs_backing *b = n->vfs->passthrough.backing;
+	struct cfs_whole_file *w = cfs_file_take_whole(vnode_file(n), attr, asked_ns);
+	int id;
+
+	if (!w)
+		return false;
+	id = b->open(b->arg, cfs_whole_fd(w));
+	if (id == -EOPNOTSUPP)
+		cfs_data_refuse_whole(n->vfs->conf.data);
+	if (id <= 0) {
+		cfs_whole_put(w);
+		return false;
+	}
+	n->passing.whole = w;
+	note_backing(n, id);
+	return true;
+}
+
+/* Whether what passes through on this node is what the open has to get. */
+static bool goes_on(struct vnode *n, uint8_t node, const struct cfs_attr *attr, uint64_t asked_ns)
+{
+	const struct passing *p = &n->passing;
+
+	return p->passed[node] && p->whole && !p->writers &&
+	       cfs_file_is_whole(vnode_file(n), attr, asked_ns, p->whole);
+}
+
+/* The node on which an open may be; `asked` is that of the kernel. */
+static uint8_t place(const struct vnode *n, uint8_t asked)
+{
+	const struct passing *p = &n->passing;
+	uint8_t node = asked;
+
+	if (p->ordinary[0] || p->ordinary[1] || has_passed(p))
+		return atomic_load(&p->node);
+	has_moved(n->vfs, n->node.key, &node);
+	return node;
+}
+
+static int admit(struct vnode *n, bool any_node, bool writes, const struct cfs_attr *attr,
+		 uint64_t asked_ns, struct passing_handle *h)
+{
+	struct passing *p = &n->passing;
+	bool enabled = n->vfs->passthrough.backing;
+	uint8_t node = place(n, h->node);
+
+	set_node(n, node);
+	if (node == h->node || any_node) {
+		h->passed = enabled && !writes &&
+			    (may_begin(n, node) ? begin(n, attr, asked_ns)
+						: goes_on(n, node, attr, asked_ns));
+		if (!h->passed && p->passed[node]) {
+			node = OTHER(node);
+			move(n, node);
+		}
+	}
+	if (node != h->node && !any_node)
+		return -ESTALE;
+	h->node = node;
+	h->writes = writes;
+	(h->passed ? p->passed : p->ordinary)[node]++;
+	p->writers += writes;
+	return 0;
+}
+
+/* ---- handles ---- */
+
+int passing_admit(struct vnode *n, int flags, const struct cfs_attr *attr, uint64_t asked_ns,
+		  bool any_node, struct passing_handle *h, int32_t *ret_backing)
+{
+	struct passthrough *p = &n->vfs->passthrough;
+	bool writes = (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC);
+	int r;
+
+	pthread_mutex_lock(lock_of(n->vfs, n->node.key));
+	r = admit(n, any_node, writes, attr, asked_ns, h);
+	*ret_backing = r == 0 && h->passed ? n->passing.backing : 0;
+	pthread_mutex_unlock(lock_of(n->vfs, n->node.key));
+	if (r == 0 && h->passed) {
+		atomic_fetch_add_explicit(&p->opens, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&p->open, 1, memory_order_relaxed);
+	}
+	return r;
+}
+
+void passing_end(struct vnode *n, const struct passing_handle *h)
+{
+	struct passthrough *p = &n->vfs->passthrough;
+	struct cfs_whole_file *w = NULL;
+
+	pthread_mutex_lock(lock_of(n->vfs, n->node.key));
+	(h->passed ? n->passing.passed : n->passing.ordinary)[h->node]--;
+	n->passing.writers -= h->writes;
+	if (h->passed && !has_passed(&n->passing))
+		w = end_backing(n);
+	pthread_mutex_unlock(lock_of(n->vfs, n->node.key));
+	if (h->passed)
+		atomic_fetch_sub_explicit(&p->open, 1, memory_order_relaxed);
+	cfs_whole_put(w);
+}
+
+/* This process has not the content of a handle that passes through: no open can join it. */
+void passing_restore(struct vnode *n, const struct passing_handle *h)
+{
+	pthread_mutex_lock(lock_of(n->vfs, n->node.key));
+	if (h->passed)
+		move(n, OTHER(h->node));
+	else
+		set_node(n, h->node);
+	(h->passed ? n->passing.passed : n->passing.ordinary)[h->node]++;
+	n->passing.writers += h->writes;
+	pthread_mutex_unlock(lock_of(n->vfs, n->node.key));
+	if (h->passed)
+		atomic_fetch_add_explicit(&n->vfs->passthrough.open, 1, memory_order_relaxed);
+}
+
+/* ---- the connection ---- */
+
+/* True: the vnode has handles that need it, and has none yet. */
+static bool adopt(struct cfs_vfs *v, cfs_ino_t ino, int32_t id)
+{
+	struct vnode *n = vnode_find(v, ino);
+	bool adopted = false;
+
+	if (!n)
+		return false;
+	pthread_mutex_lock(lock_of(v, ino));
+	if (has_passed(&n->passing) && !n->passing.backing) {
+		note_backing(n, id);
+		adopted = true;
+	}
+	pthread_mutex_unlock(lock_of(v, ino));
+	vnode_put(n);
+	return adopted;
+}
+
+void cfs_vfs_pass_through(struct cfs_vfs *v, const struct cfs_vfs_backing *backing)
+{
+	struct cfs_handoff_inode *old;
+	uint32_t i;
+
+	v->passthrough.backing = backing;
+	if (!backing)
+		cfs_data_refuse_whole(v->conf.data);
+	for (i = 0; backing && i < v->passthrough.n_old; i++) {
+		old = cfs_handoff_inode(v->conf.handoff, i);
+		if (!adopt(v, atomic_load(&old->ino), (int32_t)atomic_load(&old->backing)))
+			backing->close(backing->arg, (int)atomic_load(&old->backing));
+		cfs_handoff_remove_inode(v->conf.handoff, old);
+	}
+	if (backing)
+		v->passthrough.n_old = 0;
+}
+
+void passthrough_init(struct passthrough *p)
+{
+	size_t i;
+
+	for (i = 0; i < PASSTHROUGH_LOCKS; i++)
+		pthread_mutex_init(&p->locks[i], NULL);
+}
+
+void passthrough_fini(struct passthrough *p)
+{
+	size_t i;
+
+	for (i = 0; i < PASSTHROUGH_LOCKS; i++)
+		pthread_mutex_destroy(&p->locks[i]);
+}

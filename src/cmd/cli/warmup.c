@@ -11,7 +11,7 @@
 enum { PATHS_MAX = 256, BATCH = 256 };
 
 struct warmup_opts {
-	bool json, evict, check;
+	bool json, evict, check, whole;
 	int64_t threads;
 	char *file;
 };
@@ -21,13 +21,17 @@ static const struct cfs_opt warmup_table[] = {
 	OPT_STRING("file", file, "LIST", "paths, one a line; -: standard input", .letter = 'f'),
 	OPT_FLAG("evict", evict, "drop it from the caches instead"),
 	OPT_FLAG("check", check, "only say how much of it the caches have"),
+	OPT_FLAG("whole", whole,
+		 "also compose each file of its blocks, so that the kernel can read it without the "
+		 "mount (passthrough)"),
 	OPT_INT("threads", threads, "N", "blocks at a time", .def = "10", .min = 1, .max = 64),
 	OPT_JSON(json),
 	{0},
 };
 
-static const char *const counted[] = {"files", "blocks", "bytes",   "fetched",	"cached", "memory",
-				      "disk",  "group",	 "evicted", "declined", "failed"};
+static const char *const counted[] = {"files",	"blocks", "bytes",    "fetched", "cached",
+				      "memory", "disk",	  "group",    "evicted", "declined",
+				      "failed", "whole",  "not_whole"};
 enum {
 	FILES,
 	BLOCKS,
@@ -40,6 +44,8 @@ enum {
 	EVICTED,
 	DECLINED,
 	FAILED,
+	WHOLE,
+	NOT_WHOLE,
 	COUNTED
 };
 
@@ -123,9 +129,9 @@ static int flush(struct warmup *w)
 	progress_begin(&w->progress, "warmup");
 	w->progress.bytes = true;
 	reply = control_run(w->point,
-			    json_pack("{s:s, s:s, s:o, s:I, s:b}", "op", "warmup", "mode", mode,
-				      "inodes", inodes, "threads", (json_int_t)w->o->threads,
-				      "count", w->progress.on),
+			    json_pack("{s:s, s:s, s:o, s:I, s:b, s:b}", "op", "warmup", "mode",
+				      mode, "inodes", inodes, "threads", (json_int_t)w->o->threads,
+				      "count", w->progress.on, "whole", w->o->whole),
 			    &w->progress);
 	memcpy(in.point, w->point, sizeof(in.point));
 	r = inside_result(w->paths[0], &in, reply);
@@ -228,8 +234,15 @@ static void report(struct warmup *w)
 			"%lld blocks are not kept by the disk cache (cache-partial-only) and were "
 			"not fetched",
 			w->sums[DECLINED]);
+	if (w->sums[NOT_WHOLE])
+		cmd_error(
+			"%lld files are not whole in the disk cache: they are short or larger than "
+			"its share, a block is missing, or the mount has not passthrough=auto",
+			w->sums[NOT_WHOLE]);
 	if (!w->o->json) {
 		print_sums(w);
+		if (w->o->whole)
+			cmd_line("%lld files are whole in the disk cache", w->sums[WHOLE]);
 		return;
 	}
 	out = json_object();
@@ -272,8 +285,8 @@ static int warmup_run(void *options, const char **args)
 {
 	const struct warmup_opts *o = options;
 
-	if (o->evict && o->check) {
-		cmd_error("--evict and --check exclude each other");
+	if (o->evict + o->check + o->whole > 1) {
+		cmd_error("--evict, --check and --whole exclude each other");
 		return CMD_USAGE;
 	}
 	if (!args[0] && !o->file) {
@@ -285,7 +298,7 @@ static int warmup_run(void *options, const char **args)
 
 const struct cmd cmd_warmup = {
 	.name = "warmup",
-	.synopsis = "[--evict | --check] [--threads N] [--json] PATH... | -f LIST",
+	.synopsis = "[--evict | --check | --whole] [--threads N] [--json] PATH... | -f LIST",
 	.summary = "Fetches files, and all files below directories, into the caches of their mount",
 	.options = warmup_table,
 	.options_size = sizeof(struct warmup_opts),

@@ -31,6 +31,7 @@ struct sums {
 	_Atomic uint64_t memory, disk, evicted; /* bytes */
 	_Atomic uint64_t group;			/* blocks; and files that cannot be read */
 	_Atomic uint64_t declined, failed;	/* blocks; and files that could not be looked at */
+	_Atomic uint64_t whole, not_whole;	/* files */
 	_Atomic int first_err;
 };
 
@@ -47,6 +48,7 @@ struct warmup {
 	struct control_job *job;
 	enum mode mode;
 	bool counting; /* the first pass, which only counts */
+	bool making;   /* the last pass, which makes whole files of what the others have fetched */
 	struct cfs_workers *workers;
 	struct level **path;
 	size_t depth, cap;
@@ -102,6 +104,17 @@ static void count_held(struct warmup *w, struct sums *sums, const struct block_j
 	}
 }
 
+static void end_block(struct block_job *b)
+{
+	struct warmup *w = b->w;
+
+	free(b);
+	pthread_mutex_lock(&w->lock);
+	w->running--;
+	pthread_cond_signal(&w->ended);
+	pthread_mutex_unlock(&w->lock);
+}
+
 static void run_block(struct cfs_job *job)
 {
 	struct block_job *b = (struct block_job *)job;
@@ -114,25 +127,14 @@ static void run_block(struct cfs_job *job)
 			count_held(w, b->sums, b);
 		atomic_fetch_add(&w->job->done, b->len);
 	}
-	free(b);
-	pthread_mutex_lock(&w->lock);
-	w->running--;
-	pthread_cond_signal(&w->ended);
-	pthread_mutex_unlock(&w->lock);
+	end_block(b);
 }
 
-static int submit(struct warmup *w, struct sums *sums, const struct cfs_block *id, uint32_t off,
-		  uint32_t len)
+/* Takes it over. */
+static int submit_job(struct warmup *w, struct block_job *b)
 {
-	struct block_job *b = malloc(sizeof(*b));
 	int r;
 
-	if (!b)
-		return -ENOMEM;
-	*b = (struct block_job){
-		.job.run = run_block, .w = w, .sums = sums, .id = *id, .off = off, .len = len};
-	atomic_fetch_add(&sums->blocks, 1);
-	atomic_fetch_add(&sums->bytes, len);
 	pthread_mutex_lock(&w->lock);
 	w->running++;
 	pthread_mutex_unlock(&w->lock);
@@ -151,6 +153,20 @@ static int submit(struct warmup *w, struct sums *sums, const struct cfs_block *i
 	return r;
 }
 
+static int submit(struct warmup *w, struct sums *sums, const struct cfs_block *id, uint32_t off,
+		  uint32_t len)
+{
+	struct block_job *b = malloc(sizeof(*b));
+
+	if (!b)
+		return -ENOMEM;
+	*b = (struct block_job){
+		.job.run = run_block, .w = w, .sums = sums, .id = *id, .off = off, .len = len};
+	atomic_fetch_add(&sums->blocks, 1);
+	atomic_fetch_add(&sums->bytes, len);
+	return submit_job(w, b);
+}
+
 static void wait_blocks(struct warmup *w)
 {
 	pthread_mutex_lock(&w->lock);
@@ -164,6 +180,27 @@ static void wait_blocks(struct warmup *w)
 }
 
 /* ---- one file ---- */
+
+/* As the block of a file that is made whole. */
+static void run_whole(struct cfs_job *job)
+{
+	struct block_job *b = (struct block_job *)job;
+	struct warmup *w = b->w;
+	int r = cfs_data_make_whole(w->s->data, b->id.slice, &w->stop);
+
+	atomic_fetch_add(r == 0 ? &b->sums->whole : &b->sums->not_whole, 1);
+	end_block(b);
+}
+
+static int make_whole(struct warmup *w, struct sums *sums, cfs_ino_t ino)
+{
+	struct block_job *b = malloc(sizeof(*b));
+
+	if (!b)
+		return -ENOMEM;
+	*b = (struct block_job){.job.run = run_whole, .w = w, .sums = sums, .id.slice = ino};
+	return submit_job(w, b);
+}
 
 static int warm_piece(struct warmup *w, struct sums *sums, const struct cfs_piece *p)
 {
@@ -236,6 +273,10 @@ static int warm_file(struct warmup *w, struct sums *sums, cfs_ino_t ino, uint64_
 		atomic_fetch_add(&w->job->total, length);
 		return 0;
 	}
+	if (w->making)
+		return make_whole(w, sums, ino);
+	if (w->mode == EVICT)
+		cfs_data_forget_whole(w->s->data, ino);
 	atomic_fetch_add(&sums->files, 1);
 	if (n > CHUNKS_FEW)
 		return warm_listed(w, sums, ino);
@@ -364,6 +405,11 @@ static json_t *describe(struct sums *s, bool member)
 		      FIELD(disk), FIELD(evicted), FIELD(declined), FIELD(failed), "first_errno",
 		      -atomic_load(&s->first_err));
 #undef FIELD
+	if (atomic_load(&s->whole) || atomic_load(&s->not_whole)) {
+		json_object_set_new(j, "whole", json_integer((json_int_t)atomic_load(&s->whole)));
+		json_object_set_new(j, "not_whole",
+				    json_integer((json_int_t)atomic_load(&s->not_whole)));
+	}
 	if (member)
 		json_object_set_new(j, "group", json_integer((json_int_t)atomic_load(&s->group)));
 	return j;
@@ -438,6 +484,11 @@ int control_warmup(struct control_server *s, struct control_job *job, json_t *in
 	}
 	if (r == 0)
 		r = each_root(&w, inodes, sums);
+	if (r == 0 && json_is_true(json_object_get(in, "whole"))) {
+		wait_blocks(&w);
+		w.making = true;
+		r = each_root(&w, inodes, sums);
+	}
 	if (r < 0)
 		atomic_store(&w.stop, true);
 	if (w.workers) {

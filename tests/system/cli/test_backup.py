@@ -361,7 +361,7 @@ def test_bucket_that_is_full_or_another_volumes(ws, empty):
         (["dump", "--to-bucket", "--keep-secrets", "URL"], "--to-bucket goes without"),
         (["dump", "--to-bucket", "URL", "file"], "--to-bucket goes without"),
         (["dump", "--skip-trash", "--binary", "URL"], "--skip-trash"),
-        (["load", "--from-bucket", "URL"], "needs --storage"),
+        (["load", "--from-bucket", "URL"], "need --storage"),
         (["load", "--bucket", "x", "URL", "file"], "for --from-bucket"),
         (["load", "URL"], "FILE"),
     ],

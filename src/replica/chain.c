@@ -59,8 +59,8 @@ int chain_get_entry(struct cfs_object_store *o, const char *volume, uint64_t num
 		    cfs_deadline_t deadline, struct entry *ret, uint8_t **ret_bytes)
 {
 	char key[CHAIN_KEY];
-	uint8_t *bytes;
-	size_t len;
+	uint8_t *bytes = NULL;
+	size_t len = 0;
 	int r;
 
 	chain_entry_key(volume, number, key);

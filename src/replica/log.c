@@ -290,7 +290,7 @@ static int scan_go(struct scan *s, const struct log *l)
 int log_seek(struct log *l, const struct log_place *place)
 {
 	struct log_place commit = {0};
-	const uint8_t *f;
+	const uint8_t *f = NULL;
 	struct scan s;
 	int r = scan_open(l, &s);
 
@@ -348,7 +348,7 @@ static void coalesce(struct log_changes *c)
 static int collect(struct scan *s, size_t soft, size_t hard, uint32_t last, struct log_changes *c)
 {
 	size_t committed = 0;
-	const uint8_t *f;
+	const uint8_t *f = NULL;
 	int r = 0;
 
 	while (s->at.frames < last && committed < soft && (r = scan_next(s, &f)) > 0) {

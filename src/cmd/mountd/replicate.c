@@ -81,6 +81,25 @@ int replicate_restore(struct serve *s, const char *url, char err[256])
 	return r;
 }
 
+/* The engine of another one than SQLite is not asked. */
+static int read_mode(struct serve *s, struct replication *ret, char err[256])
+{
+	int r;
+
+	*ret = (struct replication){.mode = REPLICATION_OFF};
+	if (s->o->ro || replication_check_engine(s->meta, err)) {
+		err[0] = '\0';
+		return 0;
+	}
+	do {
+		r = replication_read(s->meta, ret);
+		if (r < 0)
+			snprintf(err, 256, "how the metadata is replicated cannot be read: %s",
+				 strerror(-r));
+	} while (r < 0 && resume_tries_again(s, r, err));
+	return r;
+}
+
 int replicate_start(struct serve *s, const struct volume_objects *objects, char err[256])
 {
 	struct volume_objects own = *objects;
@@ -94,15 +113,10 @@ int replicate_start(struct serve *s, const struct volume_objects *objects, char 
 		.in_background = worker_resumes(s->worker),
 	};
 	char *path;
-	int r = s->o->ro ? 0 : replication_read(s->meta, &how);
+	int r = read_mode(s, &how, err);
 
-	if (s->o->ro || (!r && how.mode == REPLICATION_OFF))
-		return 0;
-	if (r) {
-		snprintf(err, 256, "how the metadata is replicated cannot be read: %s",
-			 strerror(-r));
+	if (r < 0 || how.mode == REPLICATION_OFF)
 		return r;
-	}
 	path = replication_path(s->url);
 	if (!path)
 		return -ENOMEM;
@@ -118,7 +132,9 @@ int replicate_start(struct serve *s, const struct volume_objects *objects, char 
 		conf.conditional = how.conditional;
 		conf.take_over = how.take_over;
 		conf.from = how.from;
-		r = cfs_replica_start(&conf, &s->replica, err);
+		do
+			r = cfs_replica_start(&conf, &s->replica, err);
+		while (r < 0 && resume_tries_again(s, r, err));
 	}
 	free(path);
 	if (!r)

@@ -17,11 +17,12 @@
 #include "whole.h"
 
 #define BATCH	(256u << 10)
+#define MAGIC	0x656c6f6877736663ULL /* "cfswhole" */
 #define VERSION 1u
 
 /* The list of checksums: this, the pieces, and a CRC-32C per segment of each piece. */
 struct head {
-	char magic[8];
+	uint64_t magic;
 	uint32_t version, piece_bytes;
 	uint64_t ino, length, n_pieces;
 };
@@ -40,7 +41,7 @@ struct assembly {
 static struct head head_of(const struct cfs_whole_map *map)
 {
 	return (struct head){
-		.magic = "cfswhole",
+		.magic = MAGIC,
 		.version = VERSION,
 		.piece_bytes = sizeof(map->v[0]),
 		.ino = map->stamp.ino,

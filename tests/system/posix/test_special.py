@@ -148,7 +148,7 @@ def test_access_log(mnt):
     assert size == ["5"]
     assert "read" not in ops  # of the log itself
     mine = [x for x in lines if "create (1,f" in x]
-    assert "pid:%d]" % os.getpid() in mine[0]
+    assert "pid:%d]" % threading.get_native_id() in mine[0]
     assert lines_of(log) == []
     os.close(log)
 

@@ -12,7 +12,6 @@ import pytest
 import cachefs
 
 SWITCH = pathlib.Path("/sys/module/fuse/parameters/enable_uring")
-LOCK = "/tmp/cachefs-test.enable_uring"
 OPTIONS = "supervise=false,io_uring=on"
 
 
@@ -23,7 +22,7 @@ def need_ring():
 
 @contextlib.contextmanager
 def switched(value):
-    with open(LOCK, "w") as lock:
+    with SWITCH.open() as lock:  # one file for every root of the machine
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = SWITCH.read_text()
         SWITCH.write_text(value)

@@ -273,6 +273,7 @@ static int make_ring(struct cfs_fuse *f, char why[200])
 		.arg = f,
 	};
 
+	/* Requests that the kernel gives to a ring whose process ends are lost. */
 	if (f->conf.handoff) {
 		snprintf(why, 200, "a mount with a supervisor has none (supervise=false)");
 		return -EOPNOTSUPP;

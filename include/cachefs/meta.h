@@ -295,6 +295,21 @@ int cfs_meta_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct c
 		   struct cfs_entry *ret);
 int cfs_meta_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		  const char *name, size_t name_len, struct cfs_attr *ret);
+/*
+ * O_TMPFILE: makes a file without a name (req->name_len 0), which is to the metadata as one that was
+ * unlinked while this client has it open. cfs_meta_close_ino() ends it, and so does the end of the
+ * session. The directory decides about permission, group, ACL and flags; the file counts in the
+ * volume and for its owner, not in the directory. -EROFS: there is no session.
+ */
+int cfs_meta_make_unnamed(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			  const struct cfs_mknod *req, struct cfs_entry *ret);
+/*
+ * Gives such a file a name: it has one link, and the session keeps it no longer, in one step.
+ * -ENOENT: also when this session does not keep it.
+ */
+int cfs_meta_link_unnamed(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			  cfs_ino_t parent, const char *name, size_t name_len,
+			  struct cfs_attr *ret);
 
 enum cfs_removal_outcome {
 	CFS_REMOVED_NONE,      /* there was nothing to remove (rename without victim) */

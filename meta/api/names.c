@@ -257,12 +257,15 @@ static int check_target(const struct cfs_mknod *req)
 	return req->target_len > CFS_SYMLINK_MAX ? -ENAMETOOLONG : 0;
 }
 
-/* The group comes from a setgid parent, which only matters when groups have limits. */
-static int charge_new_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
-			    struct cfs_reservation *ret)
+/*
+ * The group comes from a setgid parent, which only matters when groups have limits. Directories
+ * count names.
+ */
+static int charge_new_inode(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			    const struct cfs_mknod *req, struct cfs_reservation *ret)
 {
 	struct cfs_charge charge = {
-		.dir = parent,
+		.dir = req->name_len ? req->parent : 0,
 		.owned = true,
 		.uid = ctx->uid,
 		.gid = ctx->gid,
@@ -271,18 +274,38 @@ static int charge_new_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_i
 	};
 	struct cfs_attr dir;
 
-	if (cfs_quotas_on_owners(m->quotas) && !m->eng->ops->getattr(m->eng, ctx, parent, &dir) &&
-	    (dir.mode & 02000))
+	if (cfs_quotas_on_owners(m->quotas) &&
+	    !m->eng->ops->getattr(m->eng, ctx, req->parent, &dir) && (dir.mode & 02000))
 		charge.gid = dir.gid;
 	return cfs_quotas_reserve(m->quotas, ctx, &charge, ret);
+}
+
+/* After the checks; fn: of the engine, for a name or for none. */
+static int make_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+		      __typeof__(((struct cfs_engine_ops *)NULL)->mknod) fn, struct cfs_entry *ret)
+{
+	struct cfs_usage usage = {0};
+	struct cfs_reservation reserved;
+	uint64_t ino;
+	int rc = cfs_ids_next(m, &m->inode_ids, ctx, &ino);
+
+	if (!rc && req->note_ino)
+		atomic_store(req->note_ino, ino);
+	if (!rc)
+		rc = charge_new_inode(m, ctx, req, &reserved);
+	if (rc)
+		return rc;
+	cfs_quotas_begin(m->quotas);
+	rc = fn(m->eng, ctx, req, ino, ret, &usage);
+	cfs_quotas_end_reserved(m->quotas, ctx, 0, &reserved, rc ? NULL : &usage);
+	if (rc == -EEXIST)
+		cfs_dirtimes_show(m, ctx, ret->ino, &ret->attr);
+	return rc;
 }
 
 static int do_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 		    struct cfs_entry *ret)
 {
-	struct cfs_usage usage = {0};
-	struct cfs_reservation reserved;
-	uint64_t ino;
 	int rc;
 
 	if (req->type < CFS_TYPE_FILE || req->type > CFS_TYPE_SOCKET)
@@ -291,22 +314,11 @@ static int do_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct 
 	if (!rc && req->type == CFS_TYPE_SYMLINK)
 		rc = check_target(req);
 	if (!rc)
-		rc = cfs_ids_next(m, &m->inode_ids, ctx, &ino);
-	if (!rc && req->note_ino)
-		atomic_store(req->note_ino, ino);
-	if (!rc)
-		rc = charge_new_inode(m, ctx, req->parent, &reserved);
-	if (rc)
-		return rc;
-	cfs_quotas_begin(m->quotas);
-	rc = m->eng->ops->mknod(m->eng, ctx, req, ino, ret, &usage);
-	cfs_quotas_end_reserved(m->quotas, ctx, 0, &reserved, rc ? NULL : &usage);
-	if (rc == -EEXIST)
-		cfs_dirtimes_show(m, ctx, ret->ino, &ret->attr);
+		rc = make_inode(m, ctx, req, m->eng->ops->mknod, ret);
 	if (rc)
 		return rc;
 	if (req->type == CFS_TYPE_DIR)
-		cfs_quotas_learn_parent(m->quotas, ino, req->parent);
+		cfs_quotas_learn_parent(m->quotas, ret->ino, req->parent);
 	else
 		cfs_dirtimes_changed(m, ctx, req->parent, req->ret_parent);
 	if (req->ret_parent)
@@ -318,6 +330,28 @@ int cfs_meta_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct c
 		   struct cfs_entry *ret)
 {
 	return (int)CFS_CALL(c, m, CFS_META_OP_mknod, ctx, do_mknod(m, c.ctx, req, ret));
+}
+
+static int do_make_unnamed(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			   const struct cfs_mknod *req, struct cfs_entry *ret)
+{
+	int rc = cfs_core_check_writable(m);
+
+	if (!rc && !cfs_host_sid(&m->host))
+		rc = -EROFS;
+	if (!rc && (req->type != CFS_TYPE_FILE || req->name_len))
+		rc = -EINVAL;
+	if (!rc && cfs_ino_is_trash(req->parent))
+		rc = -EPERM;
+	if (!rc)
+		rc = cfs_core_check_acl(m, ctx, req->parent, W_OK | X_OK);
+	return rc ? rc : make_inode(m, ctx, req, m->eng->ops->make_unnamed, ret);
+}
+
+int cfs_meta_make_unnamed(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			  const struct cfs_mknod *req, struct cfs_entry *ret)
+{
+	return (int)CFS_CALL(c, m, CFS_META_OP_mknod, ctx, do_make_unnamed(m, c.ctx, req, ret));
 }
 
 /* A second name counts in its directory's quotas, not in the volume. */
@@ -338,7 +372,8 @@ static int charge_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 }
 
 static int do_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
-		   const char *name, size_t len, struct cfs_attr *ret)
+		   const char *name, size_t len,
+		   __typeof__(((struct cfs_engine_ops *)NULL)->link) fn, struct cfs_attr *ret)
 {
 	struct cfs_usage usage = {0};
 	struct cfs_reservation reserved = {0};
@@ -349,7 +384,7 @@ static int do_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	if (rc)
 		return rc;
 	cfs_quotas_begin(m->quotas);
-	rc = m->eng->ops->link(m->eng, ctx, ino, parent, name, len, ret, &usage);
+	rc = fn(m->eng, ctx, ino, parent, name, len, ret, &usage);
 	cfs_quotas_end_reserved(m->quotas, ctx, 0, &reserved, rc ? NULL : &usage);
 	if (!rc)
 		cfs_dirtimes_changed(m, ctx, parent, NULL);
@@ -359,8 +394,17 @@ static int do_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 int cfs_meta_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		  const char *name, size_t name_len, struct cfs_attr *ret)
 {
-	return (int)CFS_CALL(c, m, CFS_META_OP_link, ctx,
-			     do_link(m, c.ctx, ino, parent, name, name_len, ret));
+	return (int)CFS_CALL(
+		c, m, CFS_META_OP_link, ctx,
+		do_link(m, c.ctx, ino, parent, name, name_len, m->eng->ops->link, ret));
+}
+
+int cfs_meta_link_unnamed(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			  cfs_ino_t parent, const char *name, size_t name_len, struct cfs_attr *ret)
+{
+	return (int)CFS_CALL(
+		c, m, CFS_META_OP_link, ctx,
+		do_link(m, c.ctx, ino, parent, name, name_len, m->eng->ops->link_unnamed, ret));
 }
 
 /* ---- removing ---- */

@@ -204,6 +204,15 @@ struct cfs_engine_ops {
 	int (*trash_dir)(CFS_ENG, CFS_CTX, const char *name, cfs_ino_t *ret,
 			 struct cfs_usage *ret_usage);
 	int (*each_parent)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_engine_parent_fn fn, void *arg);
+	/* As cfs_meta_make_unnamed: a sustained entry of this session stands for the name. */
+	int (*make_unnamed)(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_t ino,
+			    struct cfs_entry *ret, struct cfs_usage *ret_usage);
+	/*
+	 * As cfs_meta_link_unnamed. The sustained entry goes in the same transaction: JuiceFS ends
+	 * the inodes of a dead session without a look at their links.
+	 */
+	int (*link_unnamed)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_ino_t parent, const char *name,
+			    size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage);
 
 	/* -- data -- */
 	/* Raw records: *ret malloc'ed, count * 24 bytes; returns the count. */
@@ -431,6 +440,7 @@ extern const struct cfs_engine_ops cfs_engine_sqlite;
 	X(create) X(upgrade) X(get_setting) X(put_setting) X(destroy) X(add_counter) \
 	X(get_counters) X(clock) X(claim_job) X(new_session) X(refresh_session) X(resume_session) \
 	X(clean_session) X(each_session) X(getattr) X(readlink) X(trash_dir) X(each_parent) \
+	X(make_unnamed) X(link_unnamed) \
 	X(read_chunk) X(open_file) X(read_heads) X(find_commit) X(truncate) X(fallocate) X(copy_range) X(compact_chunk) \
 	X(end_sustained) X(each_delfile) X(delete_chunk) X(drop_delfile) X(each_dead_slice) X(orphan_slice) \
 	X(drop_slice) X(expire_delayed) X(each_slice) X(getxattr) X(listxattr) X(setxattr) \

@@ -132,10 +132,11 @@ static int mknod_judged(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	cfs_rules_new_inode(ctx, req, &plain, &attr);
 	len = rds_attr_encode(&attr, record);
 	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_mknod, &rds_mknod_lua, &a, "u8bu8bbtsubs", req->parent,
+	r = rds_script(&q, ctx, CFS_META_OP_mknod, &rds_mknod_lua, &a, "u8bu8bbtsubsu", req->parent,
 		       req->parent, req->name, req->name_len, ino, ino, record, len, who,
 		       rds_who(ctx, who), ctx->now, rds_stats(rds), (uint64_t)req->mode,
-		       req->target ? req->target : "", req->target ? req->target_len : 0, line);
+		       req->target ? req->target : "", req->target ? req->target_len : 0, line,
+		       cfs_host_sid(e->host));
 	if (!r) {
 		r = mknod_reply(rds, req, ino, a, &ret->attr, ret_parent);
 	} else if (r == -EEXIST && a->elements == 3) {
@@ -167,8 +168,25 @@ int rds_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct c
 	return 0;
 }
 
-int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
-		const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+int rds_op_make_unnamed(struct cfs_engine *e, const struct cfs_ctx *ctx,
+			const struct cfs_mknod *req, cfs_ino_t ino, struct cfs_entry *ret,
+			struct cfs_usage *ret_usage)
+{
+	struct cfs_attr parent;
+	int r = mknod_judged(e, ctx, req, ino, ret, &parent);
+
+	if (r < 0)
+		return r;
+	ret->ino = ino;
+	*ret_usage = (struct cfs_usage){0};
+	cfs_usage_inode(ret_usage, &ret->attr, 1);
+	return 0;
+}
+
+/* sid: of the session that keeps the inode without a name; 0: it has one. */
+static int link_name(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		     cfs_ino_t parent, const char *name, size_t len, uint64_t sid,
+		     struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
 	struct rds *rds = rds_of(e);
 	uint8_t who[RDS_WHO_MAX];
@@ -177,8 +195,9 @@ int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 	int r;
 
 	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_link, &rds_link_lua, &a, "uu88bbts", parent, ino,
-		       parent, ino, name, len, who, rds_who(ctx, who), ctx->now, rds_stats(rds));
+	r = rds_script(&q, ctx, CFS_META_OP_link, &rds_link_lua, &a, "uu88bbtsu", parent, ino,
+		       parent, ino, name, len, who, rds_who(ctx, who), ctx->now, rds_stats(rds),
+		       sid);
 	if (!r)
 		r = rds_attr_reply(a->element[1], ret);
 	if (!r) {
@@ -189,6 +208,21 @@ int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 	}
 	rds_end(&q);
 	return r;
+}
+
+int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
+		const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	return link_name(e, ctx, ino, parent, name, len, 0, ret, ret_usage);
+}
+
+int rds_op_link_unnamed(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret,
+			struct cfs_usage *ret_usage)
+{
+	uint64_t sid = cfs_host_sid(e->host);
+
+	return sid ? link_name(e, ctx, ino, parent, name, len, sid, ret, ret_usage) : -ENOENT;
 }
 
 /* ---- setattr ---- */

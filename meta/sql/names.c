@@ -219,9 +219,11 @@ static int mknod_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	cfs_rules_new_inode(ctx, req, &parent, &a->attr);
 	if (parent.default_acl && req->type != CFS_TYPE_SYMLINK)
 		r = inherit_acl(c, a, &parent, &a->attr);
-	if (!r)
+	if (!r && req->name_len)
 		r = put_entry(c, ctx, a);
-	if (!r)
+	else if (!r)
+		r = sql_post(c, SQL_put_sustained, "ii", cfs_host_sid(host), (int64_t)a->ino);
+	if (r >= 0)
 		r = sql_put_node(c, a->ino, &a->attr);
 	if (!r && req->type == CFS_TYPE_SYMLINK)
 		r = sql_post(c, SQL_put_symlink, "ib", (int64_t)a->ino, req->target,
@@ -235,7 +237,8 @@ static int mknod_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		r = sql_keep_late(c, req->parent, &parent);
 	a->usage = (struct cfs_usage){0};
 	cfs_usage_inode(&a->usage, &a->attr, 1);
-	cfs_usage_entry(&a->usage, req->parent, &a->attr, 1);
+	if (req->name_len)
+		cfs_usage_entry(&a->usage, req->parent, &a->attr, 1);
 	if (!r)
 		r = sql_write_usage(c, &a->usage);
 	if (!r)
@@ -259,24 +262,51 @@ int sql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct c
 	return 0;
 }
 
+int sql_op_make_unnamed(struct cfs_engine *e, const struct cfs_ctx *ctx,
+			const struct cfs_mknod *req, cfs_ino_t ino, struct cfs_entry *ret,
+			struct cfs_usage *ret_usage)
+{
+	return sql_op_mknod(e, ctx, req, ino, ret, ret_usage);
+}
+
 /* ---- link ---- */
 
 struct link {
 	cfs_ino_t ino, parent;
 	const char *name;
 	size_t len;
+	uint64_t sid; /* that keeps the inode without a name; 0: it has one */
 	struct cfs_attr attr;
 	struct cfs_usage usage;
 };
 
-static int check_link(const struct cfs_attr *attr)
+static int check_link(const struct link *a)
 {
-	if (attr->type == CFS_TYPE_DIR || (attr->flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND)))
+	const struct cfs_attr *t = &a->attr;
+
+	if (t->type == CFS_TYPE_DIR || (t->flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND)))
 		return -EPERM;
 	/* An inode that is unlinked and only kept open, or in the trash, cannot be linked again. */
-	if (!attr->nlink)
+	if (!t->nlink != !!a->sid)
 		return -ENOENT;
-	return cfs_ino_is_trash(attr->parent) ? -EPERM : 0;
+	return cfs_ino_is_trash(t->parent) ? -EPERM : 0;
+}
+
+/* Changes the inode that has got the name, and its attributes in *a. */
+static int count_link(struct sql_conn *c, const struct cfs_ctx *ctx, struct link *a)
+{
+	int r;
+
+	a->attr.nlink++;
+	a->attr.parent = a->sid ? a->parent : 0;
+	a->attr.ctime = ctx->now;
+	if (!a->sid)
+		return sql_post(c, SQL_add_link, "iii", sql_us(ctx->now), sql_sub_us(ctx->now),
+				(int64_t)a->ino);
+	r = sql_exec(c, SQL_del_sustained, "ii", a->sid, (int64_t)a->ino);
+	if (r <= 0)
+		return r < 0 ? r : -ENOENT;
+	return sql_move_node(c, a->ino, &a->attr);
 }
 
 static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
@@ -291,19 +321,15 @@ static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (!r)
 		r = sql_get_node(c, a->ino, true, &a->attr);
 	if (!r)
-		r = check_link(&a->attr);
+		r = check_link(a);
 	if (r)
 		return r;
 	r = sql_exec(c, SQL_put_edge, "ibii", (int64_t)a->parent, a->name, a->len, (int64_t)a->ino,
 		     (int64_t)a->attr.type);
 	if (r >= 0)
-		r = sql_post(c, SQL_add_link, "iii", sql_us(ctx->now), sql_sub_us(ctx->now),
-			     (int64_t)a->ino);
+		r = count_link(c, ctx, a);
 	if (r < 0)
 		return r;
-	a->attr.nlink++;
-	a->attr.parent = 0;
-	a->attr.ctime = ctx->now;
 	r = sql_keep_late(c, a->parent, &parent);
 	a->usage = (struct cfs_usage){.uid = a->attr.uid, .gid = a->attr.gid};
 	cfs_usage_entry(&a->usage, a->parent, &a->attr, 1);
@@ -315,17 +341,39 @@ static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		       cfs_changelog_name(a->name, a->len, name), a->attr.nlink);
 }
 
+static int run_link(struct cfs_engine *e, const struct cfs_ctx *ctx, struct link *a,
+		    struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_link, link_txn, a);
+
+	if (r)
+		return r;
+	*ret = a->attr;
+	*ret_usage = a->usage;
+	return 0;
+}
+
 int sql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
 	struct link a = {.ino = ino, .parent = parent, .name = name, .len = len};
-	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_link, link_txn, &a);
 
-	if (r)
-		return r;
-	*ret = a.attr;
-	*ret_usage = a.usage;
-	return 0;
+	return run_link(e, ctx, &a, ret, ret_usage);
+}
+
+int sql_op_link_unnamed(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret,
+			struct cfs_usage *ret_usage)
+{
+	struct link a = {
+		.ino = ino,
+		.parent = parent,
+		.name = name,
+		.len = len,
+		.sid = cfs_host_sid(e->host),
+	};
+
+	return a.sid ? run_link(e, ctx, &a, ret, ret_usage) : -ENOENT;
 }
 
 /* ---- setattr ---- */

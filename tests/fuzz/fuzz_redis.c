@@ -316,6 +316,7 @@ static void names(struct cfs_engine *e, const struct cfs_ctx *c, uint8_t which, 
 		break;
 	case 6:
 		ops->link(e, c, INO, DIR, "f", 1, &o->attr, &o->usage);
+		ops->link_unnamed(e, c, INO, DIR, "f", 1, &o->attr, &o->usage);
 		break;
 	case 7:
 		ops->getattr(e, c, INO, &o->attr);

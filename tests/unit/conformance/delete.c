@@ -60,6 +60,125 @@ static void test_open_file(void **state)
 	assert_true(slice_deleted(id2));
 }
 
+static cfs_ino_t make_unnamed(cfs_ino_t dir)
+{
+	struct cfs_mknod req = {
+		.parent = dir, .name = "", .type = CFS_TYPE_FILE, .mode = 0666, .umask = 022};
+	struct cfs_ctx c = as_root();
+	struct cfs_entry e = {0};
+
+	OK(cfs_meta_make_unnamed(vol.m, &c, &req, &e));
+	assert_int_equal(e.attr.nlink, 0);
+	assert_int_equal(e.attr.mode, 0644);
+	return e.ino;
+}
+
+static int link_unnamed(struct cfs_meta *m, cfs_ino_t ino, cfs_ino_t dir, const char *name,
+			struct cfs_attr *ret)
+{
+	struct cfs_ctx c = as_root();
+
+	return cfs_meta_link_unnamed(m, &c, ino, dir, name, strlen(name), ret);
+}
+
+static int note_sustained(void *arg, const struct cfs_row *row)
+{
+	cfs_ino_t *ino = arg;
+
+	if (row->ino == *ino)
+		*ino = 0;
+	return 0;
+}
+
+static bool is_sustained(cfs_ino_t ino)
+{
+	OK(cfs_meta_scan(vol.m, CFS_TABLE_SUSTAINED, note_sustained, &ino));
+	return !ino;
+}
+
+/*
+ * A file without a name is there for its session only. JuiceFS deletes what a dead session has kept
+ * without a look at its links: a file with a name must not be kept.
+ */
+static void test_unnamed(void **state)
+{
+	cfs_ino_t d = test_dir("unnamed"), sub = make_dir(d, "sub"), f = make_unnamed(d);
+	uint64_t id = write_at(f, 0, 100);
+	struct cfs_ctx c = as_root();
+	struct cfs_attr a;
+
+	assert_true(is_sustained(f));
+	assert_int_equal(attr_of(f).nlink, 0);
+	assert_int_equal(attr_of(f).length, 100);
+	OK(cfs_meta_setxattr(vol.m, &c, f, "user.x", "1", 1, 0));
+	make_file(sub, "there");
+	assert_int_equal(link_unnamed(vol.m, f, sub, "there", &a), -EEXIST);
+	assert_int_equal(link_unnamed(vol.m, f, 1ULL << 58, "x", &a), -ENOENT);
+	assert_int_equal(link_unnamed(vol.other, f, sub, "f", &a), -ENOENT);
+	assert_int_equal(try_link(&c, f, sub, "f"), -ENOENT);
+	assert_true(is_sustained(f));
+	OK(link_unnamed(vol.m, f, sub, "f", &a));
+	assert_int_equal(a.nlink, 1);
+	assert_int_equal(a.parent, sub);
+	assert_int_equal(find(sub, "f"), f);
+	assert_int_equal(attr_of(f).nlink, 1);
+	assert_int_equal(attr_of(f).parent, sub);
+	assert_false(is_sustained(f));
+	assert_int_equal(link_unnamed(vol.m, f, sub, "g", &a), -ENOENT);
+	/* An ordinary file: its last close does nothing, and it has other names. */
+	assert_int_equal(cfs_meta_close_ino(vol.m, &c, f), -ENOENT);
+	OK(try_link(&c, f, d, "g"));
+	assert_int_equal(unlink_name(sub, "f").outcome, CFS_REMOVED_LINKED);
+	assert_int_equal(attr_of(f).nlink, 1);
+	write_at(f, 100, 10);
+	wait_deletions();
+	assert_false(slice_deleted(id));
+	assert_int_equal(unlink_name(d, "g").outcome, CFS_REMOVED_DELETED);
+	wait_deletions();
+	assert_true(slice_deleted(id));
+}
+
+static void test_unnamed_ends(void **state)
+{
+	cfs_ino_t d = test_dir("unnamed-ends"), f = make_unnamed(d), empty = make_unnamed(d), gone;
+	uint64_t id = write_at(f, 0, 100), own = cfs_host_sid(&vol.m->host), dead;
+	struct cfs_ctx c = as_root(), user = as_user(5, 5);
+	struct cfs_mknod req = {.parent = d, .name = "", .type = CFS_TYPE_FILE, .mode = 02775};
+	struct cfs_engine *e = vol.m->eng;
+	struct cfs_entry made;
+	struct cfs_attr a = {.mode = 02755, .gid = 7};
+
+	OK(cfs_meta_close_ino(vol.m, &c, f));
+	OK(cfs_meta_close_ino(vol.m, &c, empty));
+	assert_int_equal(try_getattr(f), -ENOENT);
+	assert_int_equal(try_getattr(empty), -ENOENT);
+	wait_deletions();
+	assert_true(slice_deleted(id));
+	/* With its session. */
+	OK(e->ops->new_session(e, &c, "{}", c.now.tv_sec - 10, &dead));
+	atomic_store(&vol.m->host.sid, dead);
+	gone = make_unnamed(d);
+	f = make_unnamed(d);
+	OK(link_unnamed(vol.m, f, d, "f", &a));
+	atomic_store(&vol.m->host.sid, own);
+	assert_true(is_sustained(gone));
+	OK(e->ops->clean_session(e, &c, dead));
+	assert_int_equal(try_getattr(gone), -ENOENT);
+	assert_int_equal(find(d, "f"), f);
+	/* The directory decides. */
+	a = (struct cfs_attr){.mode = 02755, .gid = 7};
+	OK(cfs_meta_setattr(vol.m, &c, d, CFS_SET_MODE | CFS_SET_GID, &a, &a));
+	assert_int_equal(cfs_meta_make_unnamed(vol.m, &user, &req, &made), -EACCES);
+	OK(cfs_meta_make_unnamed(vol.m, &c, &req, &made));
+	assert_int_equal(made.attr.gid, 7);
+	assert_int_equal(made.attr.mode, 02775);
+	OK(cfs_meta_close_ino(vol.m, &c, made.ino));
+	req.parent = f;
+	assert_int_equal(cfs_meta_make_unnamed(vol.m, &c, &req, &made), -ENOTDIR);
+	req.parent = 1ULL << 58;
+	assert_int_equal(cfs_meta_make_unnamed(vol.m, &c, &req, &made), -ENOENT);
+}
+
 static _Atomic int asked;
 
 static int no_answer(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid, cfs_ino_t ino,
@@ -382,7 +501,7 @@ static void test_many_dead_slices(void **state)
 	assert_true(slice_deleted(id));
 }
 
-TEST_LIST(delete, T(test_data_goes), T(test_open_file), T(test_close_in_outage),
-	  T(test_beat_closes), T(test_trash), T(test_trash_special), T(test_trash_open),
-	  T(test_trash_expiry), T(test_left_behind), T(test_trash_hour_in_use),
+TEST_LIST(delete, T(test_data_goes), T(test_open_file), T(test_unnamed), T(test_unnamed_ends),
+	  T(test_close_in_outage), T(test_beat_closes), T(test_trash), T(test_trash_special),
+	  T(test_trash_open), T(test_trash_expiry), T(test_left_behind), T(test_trash_hour_in_use),
 	  T(test_many_dead_slices));

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write 2: attr rules usage
-local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats)
+-- sid: of the session that keeps the inode without a name, '0': it has one.
+local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats, sid)
 	local e = may_add(who, parent8, dir)
 	if e then
 		return {e}
@@ -12,7 +13,7 @@ local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats)
 		return {EPERM}
 	end
 	-- An inode that is unlinked and only kept open, or in the trash, cannot be linked again.
-	if nlink_of(a) == 0 then
+	if (nlink_of(a) == 0) ~= (sid ~= '0') then
 		return {ENOENT}
 	end
 	if is_trash(parent8_of(a)) then
@@ -21,11 +22,19 @@ local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats)
 	if call('HEXISTS', P .. 'd' .. parent, name) == 1 then
 		return {EEXIST}
 	end
-	if has_parent(a) then
-		call('HINCRBY', P .. 'p' .. ino, dec(parent8_of(a)), 1)
+	if sid ~= '0' then
+		if call('SREM', P .. 'session' .. sid, ino) == 0 then
+			return {ENOENT}
+		end
+		a = set_parent(a, parent8)
+	else
+		if has_parent(a) then
+			call('HINCRBY', P .. 'p' .. ino, dec(parent8_of(a)), 1)
+		end
+		call('HINCRBY', P .. 'p' .. ino, parent, 1)
+		a = set_parent(a, NONE8)
 	end
-	call('HINCRBY', P .. 'p' .. ino, parent, 1)
-	a = set_parent(set_ctime(set_nlink(a, nlink_of(a) + 1), now), NONE8)
+	a = set_ctime(set_nlink(a, nlink_of(a) + 1), now)
 	put(ino, a)
 	call('HSET', P .. 'd' .. parent, name, char(type_of(a)) .. ino8)
 	use_entry(stats, parent, a, 1)

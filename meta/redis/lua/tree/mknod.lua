@@ -29,12 +29,13 @@ local function with_tail_of(dir, a, mode)
 	return set_tail(a, acls, tier_of(dir))
 end
 -- a: the inode's record as it would be in a plain directory. mode: as asked for, before umask.
-local function op(dir, parent, parent8, name, ino, ino8, a, who, now, stats, mode, target, line)
+-- name: '' of an inode that session `sid` keeps without one.
+local function op(dir, parent, parent8, name, ino, ino8, a, who, now, stats, mode, target, line, sid)
 	local e = may_add(who, parent8, dir)
 	if e then
 		return {e}
 	end
-	local there = call('HGET', P .. 'd' .. parent, name)
+	local there = name ~= '' and call('HGET', P .. 'd' .. parent, name)
 	if there then
 		return {EEXIST, there, call('GET', P .. 'i' .. dec(sub(there, 2, 9))) or ''}
 	end
@@ -52,7 +53,12 @@ local function op(dir, parent, parent8, name, ino, ino8, a, who, now, stats, mod
 		end
 	end
 	put(ino, a)
-	call('HSET', P .. 'd' .. parent, name, char(kind) .. ino8)
+	if name == '' then
+		call('SADD', P .. 'session' .. sid, ino)
+	else
+		call('HSET', P .. 'd' .. parent, name, char(kind) .. ino8)
+		use_dir(stats, parent, 0, 0, 1, 1)
+	end
 	if kind == SYMLINK then
 		call('SET', P .. 's' .. ino, target)
 	elseif kind == DIR then
@@ -60,7 +66,6 @@ local function op(dir, parent, parent8, name, ino, ino8, a, who, now, stats, mod
 	end
 	dir = count_dirs(parent, parent8, dir, now, kind == DIR and 1 or 0)
 	use_volume(1, 1)
-	use_dir(stats, parent, 0, 0, 1, 1)
 	log('CREATE(%s,%n,%s%s):%s', parent, name, line, tostring(kind == DIR), ino)
 	return {0, a, dir}
 end

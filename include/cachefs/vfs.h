@@ -220,7 +220,10 @@ struct cfs_vfs_open {
 /* flags: O_* of open(2); O_TRUNC truncates. ino: the node that the kernel has, see cfs_vfs_node(). */
 int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags,
 		 struct cfs_vfs_open *ret);
-/* mknod of a regular file and open; without O_EXCL a file that has appeared meanwhile is opened. */
+/*
+ * mknod of a regular file and open; without O_EXCL a file that has appeared meanwhile is opened.
+ * name_len 0: a file without a name (O_TMPFILE), which cfs_vfs_link() may give one while it is open.
+ */
 int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 			int flags, struct cfs_vfs_entry *ret, struct cfs_vfs_open *ret_open);
 /* As cfs_file_read: *ret must be initialised. */

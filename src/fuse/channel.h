@@ -31,6 +31,12 @@ struct cfs_copy_file_range_out {
 	uint64_t bytes_copied;
 };
 
+/*
+ * O_TMPFILE: the arguments and the answer of FUSE_CREATE, and "/" for a name. Interface 7.37; the
+ * headers at build time may lack it.
+ */
+#define CFS_FUSE_TMPFILE 51
+
 /* A bit of `unique`: the kernel sends the request for the second time. Interface 7.40; the headers
  * at build time may lack it. */
 #define CFS_REQUEST_RESENT (1ULL << 63)

@@ -114,9 +114,10 @@ const struct cfs_request *request_of(fuse_req_t req)
  * libfuse decodes the request and calls its handler. Nothing else of a request reaches a handler
  * through every libfuse than its caller's numbers, and libfuse does not look at the group: it is
  * replaced by the reader's place, by which the handler finds the request.
- * FUSE_COPY_FILE_RANGE_64, which libfuse does not know, has the arguments of FUSE_COPY_FILE_RANGE.
- * A refusal is no way: the kernel takes two refusals at a time for one of each form, and then copies
- * by reading and writing until the mount ends.
+ * Two requests that not every libfuse knows have the arguments of others: FUSE_TMPFILE those of
+ * FUSE_CREATE, and FUSE_COPY_FILE_RANGE_64 those of FUSE_COPY_FILE_RANGE.
+ * A refusal of the latter is no way: the kernel takes two refusals at a time for one of each form,
+ * and then copies by reading and writing until the mount ends.
  */
 static void handle(struct cfs_fuse *f, struct cfs_request *rq, unsigned place)
 {
@@ -126,6 +127,8 @@ static void handle(struct cfs_fuse *f, struct cfs_request *rq, unsigned place)
 	rq->in->gid = place;
 	if (rq->opcode == CFS_FUSE_COPY_FILE_RANGE_64)
 		rq->in->opcode = FUSE_COPY_FILE_RANGE;
+	else if (rq->opcode == CFS_FUSE_TMPFILE)
+		rq->in->opcode = FUSE_CREATE;
 	fuse_session_process_buf(f->session, &buf);
 }
 

@@ -37,13 +37,16 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 	       struct fuse_file_info *fi)
 {
+	bool unnamed = request_of(req)->opcode == CFS_FUSE_TMPFILE;
 	struct cfs_vfs_entry e;
 	struct cfs_vfs_open o;
 	struct cfs_mknod in;
 	struct call c;
 	int r;
 
-	call_begin_once(&c, req, "create");
+	if (unnamed)
+		name = "";
+	call_begin_once(&c, req, unnamed ? "tmpfile" : "create");
 	call_args(&c, "%" PRIu64 ",%s,%#o,%#x", parent, name, mode, (unsigned)fi->flags);
 	in = make_request(&c, parent, name, (mode & 07777) | S_IFREG);
 	r = cfs_vfs_create_file(c.vfs, &c.ctx, &in, fi->flags, &e, &o);

@@ -260,16 +260,51 @@ static int open_appeared(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vn
 	return open_vnode(v, &judged, n, ANY_NODE, flags, answer, ret);
 }
 
+/* A successor finds the inode by the number that was noted: it has no name. */
+static int make_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+			bool *ret_before, struct cfs_vfs_entry *ret)
+{
+	struct cfs_entry e = {.ino = recorded_ino(ctx)};
+	struct cfs_mknod in = *req;
+	int r = 0;
+
+	in.parent = ino_in(v, req->parent);
+	in.note_ino = ctx->record ? &ctx->record->ino : NULL;
+	*ret_before = e.ino && cfs_meta_getattr(v->conf.meta, ctx, e.ino, &e.attr) == 0;
+	if (!*ret_before)
+		r = cfs_meta_make_unnamed(v->conf.meta, ctx, &in, &e);
+	if (r < 0)
+		return stale_if_gone(v, in.parent, r);
+	*ret = (struct cfs_vfs_entry){
+		.ino = e.ino,
+		.attr = e.attr,
+		.attr_ms = (uint32_t)v->conf.attr_timeout_ms,
+	};
+	return 0;
+}
+
+/* The metadata keeps the file for the handle, which could not be made. */
+static void drop_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino)
+{
+	int r = cfs_meta_close_ino(v->conf.meta, ctx, ino);
+
+	if (r < 0)
+		cfs_warn("file without a name could not be released, its space comes back later: "
+			 "inode=%llu error=%s",
+			 (unsigned long long)ino, cfs_errname(r));
+}
+
 int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 			int flags, struct cfs_vfs_entry *ret, struct cfs_vfs_open *ret_open)
 {
+	bool unnamed = !req->name_len;
 	struct answer answer = {.asked_ns = cfs_now_ns(), .n = -1};
 	struct cfs_ctx own;
 	struct vnode *n;
 	bool existed, made;
 	int r;
 
-	r = make_node(v, ctx, req, &made, ret);
+	r = unnamed ? make_unnamed(v, ctx, req, &made, ret) : make_node(v, ctx, req, &made, ret);
 	existed = r == -EEXIST && ret->ino && !(flags & O_EXCL);
 	if (r < 0 && !existed)
 		return r;
@@ -282,8 +317,15 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 	if (existed && ret->attr.type != CFS_TYPE_FILE)
 		return ret->attr.type == CFS_TYPE_DIR ? -EISDIR : -ESTALE;
 	n = vnode_get(v, ret->ino);
+	if (!n && unnamed)
+		drop_unnamed(v, ctx, ret->ino);
 	if (!n)
 		return -ENOMEM;
+	if (unnamed) {
+		flags |= __O_TMPFILE; /* tells a successor */
+		atomic_store(&n->sustained, true);
+		atomic_store(&n->unnamed, true);
+	}
 	answer.attr = ret->attr;
 	/* The mode of a new file does not restrict the open that creates it. */
 	own = permitted(ctx);

@@ -597,6 +597,27 @@ int cfs_vfs_mknod(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs
 	return make_node(v, ctx, req, &before, ret);
 }
 
+/* The reference keeps the last close of a file without a name behind the end of the call. */
+static int link_inode(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
+		      const char *name, size_t len, struct cfs_attr *ret)
+{
+	struct vnode *n = vnode_find(v, ino);
+	int r;
+
+	if (n && atomic_load(&n->unnamed)) {
+		r = cfs_meta_link_unnamed(v->conf.meta, ctx, ino, parent, name, len, ret);
+		if (r == 0) {
+			atomic_store(&n->unnamed, false);
+			atomic_store(&n->sustained, false);
+		}
+	} else {
+		r = cfs_meta_link(v->conf.meta, ctx, ino, parent, name, len, ret);
+	}
+	if (n)
+		vnode_put(n);
+	return r;
+}
+
 int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		 const char *name, size_t len, struct cfs_vfs_entry *ret)
 {
@@ -612,7 +633,7 @@ int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cf
 	if (r < 0)
 		return stale_if_gone(v, ino, r);
 	newdirs_add(&v->newdirs, parent, name, len);
-	r = cfs_meta_link(v->conf.meta, ctx, ino, parent, name, len, &ret->attr);
+	r = link_inode(v, ctx, ino, parent, name, len, &ret->attr);
 	r = replay_linked(v, ctx, r, ino, parent, name, len, &ret->attr);
 	if (r == -ENOENT) /* either of the two */
 		stale_if_gone(v, parent, r);

@@ -26,6 +26,8 @@ static int restore_file(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino)
 			atomic_store(&n->sustained, true);
 	}
 	h->vnode = n;
+	if (atomic_load(&n->sustained) && (h->flags & __O_TMPFILE))
+		atomic_store(&n->unnamed, true);
 	if (r == 0)
 		r = locks_restore(v, h);
 	if (r < 0) {

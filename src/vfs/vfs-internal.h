@@ -24,6 +24,7 @@ struct vnode {
 	struct cfs_vfs *vfs;
 	_Atomic uint32_t refs;
 	_Atomic bool sustained; /* unlinked, and kept by the metadata until this mount closes it */
+	_Atomic bool unnamed;	/* sustained, and it never had a name */
 	_Atomic bool written;	/* through any handle: cached attributes are outdated at the end */
 	_Atomic bool plocked;	/* POSIX locks have been asked for */
 	_Atomic uint32_t executed; /* handles of programs that run from it */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File handles, running programs, temporary files, and times at their limits."""
+"""File handles, running programs, and times at their limits."""
 
 import ctypes
 import errno
@@ -60,16 +60,6 @@ def test_files_by_handle(mnt):
     os.unlink(mnt / "a/b/f")
     with fails("ESTALE"):
         open_handle(mnt, f)
-
-
-def test_o_tmpfile_is_refused_cleanly(mnt):
-    """Programs fall back to a name that they remove."""
-    with fails("ENOTSUP"):
-        os.open(mnt.path, os.O_TMPFILE | os.O_RDWR, 0o600)
-    import tempfile
-
-    with tempfile.TemporaryFile(dir=mnt.path) as f:
-        f.write(b"x")
 
 
 def test_times_after_2038_and_before_1970(mnt):

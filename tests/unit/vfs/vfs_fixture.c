@@ -272,6 +272,10 @@ REFUSE(cfs_meta_readlink, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
        char buf[CFS_SYMLINK_MAX + 1])
 REFUSE(cfs_meta_link, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
        cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret)
+REFUSE(cfs_meta_link_unnamed, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+       cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret)
+REFUSE(cfs_meta_make_unnamed, struct cfs_meta *m, const struct cfs_ctx *ctx,
+       const struct cfs_mknod *req, struct cfs_entry *ret)
 REFUSE(cfs_meta_rmdir, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
        const char *name, size_t len, unsigned flags, struct cfs_removed *ret)
 REFUSE(cfs_meta_rename, struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_rename *req,

@@ -38,6 +38,8 @@ class Fault:
     every     only each so-manieth of the requests that match is met
     raw       bytes that are the whole answer; the connection ends with it
     refuse    the connection is closed without an answer
+    before, after  function that is called before the request is forwarded, and when the server has
+              answered it and the client does not have the answer; False: the connection ends with it
     rate      bytes per second of the body
     """
 
@@ -269,6 +271,8 @@ class Proxy:
                 data = fault.rewrite_request(data)
                 fault.done += 1
             body = iter((data,))
+        if fault.before and fault.before() is False:
+            return False
         if fault.lose:
             other = self.another(self.answers, (method, 0), None, lambda other: other[0] == path)
             if other:
@@ -294,6 +298,8 @@ class Proxy:
 
     def relay(self, client, upstream, request, fault):
         head = upstream.head()
+        if fault.after and fault.after() is False:
+            return False
         if self.edit_head:
             head = self.edit_head(head)
         line, headers = parse_head(head)

@@ -15,7 +15,7 @@ import time
 import pytest
 
 from admin import ask, contents, make_tree, refused
-from cachefs import children, wait_until
+from cachefs import children, tool, wait_until
 from proxy import Broken, xml_error
 from s3volume import S3Volume
 from syscalls import read, write
@@ -72,6 +72,39 @@ def lose_machine(vol, mnt):
     for path in vol.db.parent.glob(vol.db.name + "*"):
         path.unlink()
     vol.check_options = None
+
+
+class Machine:
+    """All local files of a volume are in a folder of their own."""
+
+    def __init__(self, ws, s3, via, **options):
+        self.ws, self.dir = ws, ws.path("first")
+        self.dir.mkdir()
+        self.vol = S3Volume(ws, s3, url="%s/bucket" % via.url, format=False)
+        self.vol.attach(ws, "vol", "sqlite3://%s/vol.db" % self.dir, self.vol.bucket)
+        self.vol.format(storage="s3", bucket=self.vol.where, **options)
+        (self.dir / "mnt").mkdir()
+
+    def mount(self, opts=""):
+        env = {**self.vol.s3.keys, "XDG_CACHE_HOME": str(self.dir / "cache")}
+        return self.vol.mount(opts, env=env, path=self.dir / "mnt")
+
+    def lose(self, mnt):
+        mnt.kill9()
+        shutil.rmtree(self.dir)
+        self.vol.check_options = None
+
+    def restore(self):
+        """On a machine that has another name and id, and nothing of this one."""
+        away = self.ws.path("second")
+        away.mkdir()
+        (away / "machine-id").write_text("%032x\n" % random.getrandbits(128))
+        url = "sqlite3://%s/again.db" % away
+        script = 'hostname second && mount --bind "$1" /etc/machine-id && shift && exec "$@"'
+        load = [tool("cachefs"), "load", "--from-replica", *place(self.vol), url]
+        unshare = ["unshare", "--mount", "--uts", "--propagation", "private", "sh", "-ec", script, "sh"]
+        self.ws.run(*unshare, away / "machine-id", *load, env=self.vol.s3.keys, check=True, timeout=60)
+        return elsewhere(self.ws, self.vol, url)
 
 
 def clean(vol):
@@ -151,29 +184,62 @@ while True:
 """
 
 
-def write_until_death(ws, mnt, mode, seconds):
-    """Returns the numbers of files that were confirmed, each with the time when that was read."""
-    writer = ws.python(WRITER, str(mnt), mode, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    done, seen = [], []
+class Writer:
+    """Makes files until its file system dies; knows when each was confirmed, and which lag was shown."""
 
-    def listen():
-        for line in writer.stdout:
-            done.append((int(line), time.monotonic()))
+    def __init__(self, ws, mnt, mode):
+        self.mnt, self.done, self.lags = mnt, [], []
+        self.process = ws.python(WRITER, str(mnt), mode, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.thread = threading.Thread(target=self.listen)
+        self.thread.start()
+        wait_until(lambda: len(self.done) > 3, 30, "the first files")
+        wait_until(self.covers, 60, "the first files to be in the bucket")
 
-    thread = threading.Thread(target=listen)
-    thread.start()
-    wait_until(lambda: len(done) > 3, 30, "the first files")
-    until, covers = time.monotonic() + seconds, False
-    while time.monotonic() < until or not covers:
-        assert time.monotonic() < until + 60, "nothing is replicated: %s" % seen[-1:]
+    def listen(self):
+        for line in self.process.stdout:
+            self.done.append((int(line), time.monotonic()))
+
+    def covers(self):
+        """Reads the lag. Whether the first file is older."""
         now = time.monotonic()
-        seen.append((now, mnt.stat("replica_lag_seconds")))
-        covers = done[0][1] < now - seen[-1][1]
-    mnt.kill_all()
-    writer.kill()
-    writer.wait()
-    thread.join()
-    return done, seen
+        try:
+            lag = self.mnt.stat("replica_lag_seconds")
+        except OSError:  # it has died meanwhile
+            return False
+        self.lags.append((now, lag))
+        return self.done[0][1] < now - lag
+
+    def until(self, died):
+        """Goes on until the file system has died."""
+        deadline = time.monotonic() + 60
+        while not died.is_set():
+            assert time.monotonic() < deadline, "the call that kills has not come"
+            self.covers()
+        self.process.kill()
+        self.process.wait()
+        self.thread.join()
+
+    def confirmed(self):
+        return [n for n, _ in self.done]
+
+    def older_than_the_lag(self):
+        at, lag = self.lags[-1]
+        return [n for n, when in self.done if when < at - lag]
+
+
+def die_at_a_call(via, mnt, rng):
+    """The machine dies at a call that its mount makes: it does not arrive, arrives afterwards, or is not answered."""
+    died = threading.Event()
+
+    def die(forwarded):
+        mnt.kill_all()
+        died.set()
+        return forwarded
+
+    path = rng.choice(["meta-replica/log", "meta-replica/log", "meta-replica", ".*"])
+    when = rng.choice([{"before": lambda: die(False)}, {"before": lambda: die(True)}, {"after": lambda: die(False)}])
+    via.add(".*", path, skip=rng.randint(0, 12), times=1, **when)
+    return died
 
 
 def check_files(top, numbers):
@@ -189,32 +255,38 @@ def check_files(top, numbers):
 @pytest.mark.parametrize("turn", range(3 * DEATHS))
 def test_sync_loses_nothing(ws, s3, via, turn):
     rng = random.Random(turn)
-    vol = S3Volume(ws, s3, url="%s/bucket" % via.url, replicate="sync")
+    first = Machine(ws, s3, via, replicate="sync")
+    mnt = first.mount("close=committing" if turn % 3 == 2 else "")
+    mnt.allow("object store|replica")
+    writer = Writer(ws, mnt, "fsync")
+    died = die_at_a_call(via, mnt, rng)
     if turn % 3 == 1:
         via.add(".*", "meta-replica", every=rng.randint(2, 9), status=503, body=xml_error("SlowDown"))
         via.add("PUT", "meta-replica", every=rng.randint(2, 9), delay=0.05)
-    mnt = vol.mount("close=committing" if turn % 3 == 2 else "", env=s3.keys)
-    mnt.allow("object store|replica")
-    done, _ = write_until_death(ws, mnt, "fsync", rng.uniform(0.2, 1.5))
+    writer.until(died)
     via.clear()
-    lose_machine(vol, mnt)
-    again = restore(ws, vol, "again.db")
+    first.lose(mnt)
+    again = first.restore()
     clean(again)
-    check_files(again.mount("ro", env=s3.keys), [n for n, _ in done])
+    check_files(again.mount("ro", env=s3.keys), writer.confirmed())
 
 
 @pytest.mark.parametrize("turn", range(2 * DEATHS))
-def test_async_loses_no_more_than_the_shown_lag(ws, turn):
-    vol = ws.volume(replicate="async")
-    mnt = vol.mount()
-    done, seen = write_until_death(ws, mnt, "none", 1 + random.Random(turn).random())
-    at, lag = seen[-1]
-    lose_machine(vol, mnt)
-    again = restore(ws, vol, "again.db")
+def test_async_loses_no_more_than_the_shown_lag(ws, s3, via, turn):
+    rng = random.Random(turn)
+    first = Machine(ws, s3, via, replicate="async")
+    mnt = first.mount()
+    mnt.allow("object store|replica")
+    writer = Writer(ws, mnt, "none")
+    died = die_at_a_call(via, mnt, rng)
+    writer.until(died)
+    via.clear()
+    first.lose(mnt)
+    again = first.restore()
     clean(again)
-    old = [n for n, when in done if when < at - lag]
+    old = writer.older_than_the_lag()
     assert old
-    check_files(again.mount("ro"), old)
+    check_files(again.mount("ro", env=s3.keys), old)
 
 
 def test_a_killed_mount_goes_on_where_it_was(ws):

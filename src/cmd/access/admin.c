@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/workers.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/replication.h"
 #include "cmd/access/volume.h"
 #include "cmd/access/waits.h"
 
@@ -66,6 +67,92 @@ static int sync_objects(void *arg)
 	return a->store ? cfs_store_sync(a->store, cfs_deadline_in(ADMIN_OBJECT_MS)) : 0;
 }
 
+/* ---- the replica of the metadata ---- */
+
+/* The end of a command waits so long for the bucket; the next mount stores what is left. */
+#define REPLICA_STOP_MS 30000
+
+static int await_replica(void *arg, bool hurry, cfs_deadline_t deadline)
+{
+	int r = cfs_replica_wait(arg, hurry, deadline);
+
+	if (r == -ETIMEDOUT)
+		cmd_error("the replica of the metadata in the bucket lacks changes and cannot be "
+			  "brought up to date");
+	return r;
+}
+
+static void fenced(void *arg, const char *why)
+{
+	struct admin *a = arg;
+
+	cfs_meta_refuse_changes(a->meta);
+	cmd_error("the replica of the metadata belongs to another database: %s", why);
+}
+
+static void taken(void *arg)
+{
+	struct admin *a = arg;
+
+	replication_note_taken(a->meta, a->setting->name);
+}
+
+/* Two processes that append to a chain need a bucket that keeps them apart. */
+static int may_replicate(struct admin *a, const struct replication *how, char err[256])
+{
+	bool mounted = false;
+	int r = how->conditional ? 0 : admin_is_mounted(a, &mounted);
+
+	if (r == 0 && mounted) {
+		snprintf(err, 256,
+			 "the metadata is replicated into a bucket without conditional writes, and "
+			 "a mount may be active: unmount it, or wait for the end of its session");
+		return -EBUSY;
+	}
+	return r;
+}
+
+static int start_replica(struct admin *a, const char *url, const struct admin_opts *o,
+			 char err[256])
+{
+	const struct volume_objects own = {
+		.storage = o->storage,
+		.bucket = o->bucket,
+		.upload_limit_mbps = -1,
+		.download_limit_mbps = -1,
+		.max_connections = 4,
+		.small_buffers = true,
+	};
+	cfs_auto_free char *path = replication_path(url);
+	struct replication how = {.mode = REPLICATION_OFF};
+	struct cfs_replica_conf conf;
+	int r = path ? replication_read(a->meta, &how) : 0;
+
+	if (r == 0 && how.mode != REPLICATION_OFF)
+		r = may_replicate(a, &how, err);
+	if (r < 0 || how.mode == REPLICATION_OFF)
+		return r;
+	r = volume_open_objects_with(a->setting, &own, &a->replica_objects, err);
+	if (r < 0)
+		return r;
+	conf = (struct cfs_replica_conf){
+		.objects = a->replica_objects,
+		.volume = a->setting->name,
+		.path = path,
+		.keep_s = how.keep_s,
+		.conditional = how.conditional,
+		.take_over = how.take_over,
+		.from = how.from,
+		.taken = taken,
+		.fenced = fenced,
+		.arg = a,
+	};
+	r = cfs_replica_start(&conf, &a->replica, err);
+	if (r == 0)
+		cfs_meta_copy_to(a->meta, await_replica, a->replica, false);
+	return r;
+}
+
 int admin_open(const char *url, const struct admin_opts *o, unsigned needs, struct admin *ret)
 {
 	struct cfs_meta_conf conf = {
@@ -90,6 +177,8 @@ int admin_open(const char *url, const struct admin_opts *o, unsigned needs, stru
 	}
 	if (r == 0 && (needs & ADMIN_OBJECTS))
 		r = open_objects(ret, o, err);
+	if (r == 0 && (needs & ADMIN_REMOVE))
+		r = start_replica(ret, url, o, err);
 	if (r == 0)
 		return CMD_OK;
 	cmd_error("%s", err[0] ? err : strerror(-r));
@@ -107,6 +196,8 @@ int admin_close(struct admin *a, int status)
 	if (a->meta && a->setting && (a->needs & ADMIN_WRITE))
 		r = cfs_meta_admin_end(a->meta);
 	cfs_lease_drop(a->repair);
+	cfs_replica_stop(a->replica, cfs_deadline_in(REPLICA_STOP_MS));
+	cfs_object_close(a->replica_objects);
 	if (a->meta)
 		cfs_meta_close(a->meta);
 	cfs_object_close(a->objects);

@@ -39,6 +39,11 @@ enum admin_needs {
 	ADMIN_WRITE = 1 << 0,	/* the metadata will be changed */
 	ADMIN_OBJECTS = 1 << 1, /* objects and store; refused when they belong to another volume */
 	ADMIN_DATA = 1 << 2,	/* data too, for compaction; with ADMIN_OBJECTS */
+	/*
+	 * Objects of removed data are removed, after cfs_meta_settle(), which waits for the replica
+	 * of the metadata, too: the command replicates until it ends. With the two above.
+	 */
+	ADMIN_REMOVE = 1 << 3,
 };
 
 struct admin {
@@ -51,6 +56,8 @@ struct admin {
 	struct cfs_data *data;
 	uint32_t block_size;
 	struct cfs_lease *repair; /* admin_begin_repair */
+	struct cfs_object_store *replica_objects;
+	struct cfs_replica *replica; /* NULL: the metadata is not replicated */
 	struct waits *waits;
 };
 

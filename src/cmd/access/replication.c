@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "base/text/url.h"
 #include "cmd/access/progress.h"
 #include "cmd/access/volume.h"
@@ -92,6 +93,20 @@ int replication_write(struct cfs_meta *m, const struct replication *r)
 		 replication_modes[r->mode], r->keep_s, r->conditional, r->take_over,
 		 r->from.number, hash);
 	return cfs_meta_put_record(m, &ctx, CFS_REPLICATION_RECORD, s, strlen(s), false);
+}
+
+void replication_note_taken(struct cfs_meta *m, const char *volume)
+{
+	struct replication how;
+	int r = replication_read(m, &how);
+
+	if (!r && how.take_over) {
+		how.take_over = false;
+		r = replication_write(m, &how);
+	}
+	if (r)
+		cfs_warn("the record of replication could not be written: volume=%s error=%s",
+			 volume, cfs_errname(r));
 }
 
 int replication_check_engine(struct cfs_meta *m, char err[256])

@@ -44,6 +44,11 @@ int replication_check_engine(struct cfs_meta *m, char err[256]);
  */
 int replication_restore(const struct cfs_setting *s, const char *path, int64_t until_ms,
 			struct cfs_replica_state *ret, char err[256]);
+/*
+ * A copy of the database must not take the replica over again: its record says so. For the callback
+ * `taken` of the replica. A failure is logged.
+ */
+void replication_note_taken(struct cfs_meta *m, const char *volume);
 /* The database file of a META-URL; malloc'ed. NULL: it is none of SQLite, or out of memory. */
 char *replication_path(const char *url);
 

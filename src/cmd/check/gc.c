@@ -564,7 +564,7 @@ static int gc_run(void *options, const char **args)
 	int r;
 
 	r = admin_open(args[0], &o->common,
-		       ADMIN_OBJECTS | (o->delete || o->compact ? ADMIN_WRITE : 0) |
+		       ADMIN_OBJECTS | (o->delete || o->compact ? ADMIN_WRITE | ADMIN_REMOVE : 0) |
 			       (o->compact ? ADMIN_DATA : 0),
 		       &a);
 	if (r != CMD_OK)

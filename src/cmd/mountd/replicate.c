@@ -35,20 +35,11 @@ static void fenced(void *arg, const char *why)
 		s->setting->name, s->dir, why);
 }
 
-/* A copy of the database must not take the replica over again. */
 static void taken(void *arg)
 {
 	struct serve *s = arg;
-	struct replication how;
-	int r = replication_read(s->meta, &how);
 
-	if (!r && how.take_over) {
-		how.take_over = false;
-		r = replication_write(s->meta, &how);
-	}
-	if (r)
-		cfs_warn("the record of replication could not be written: volume=%s error=%s",
-			 s->setting->name, cfs_errname(r));
+	replication_note_taken(s->meta, s->setting->name);
 }
 
 int replicate_restore(struct serve *s, const char *url, char err[256])

@@ -676,6 +676,98 @@ def test_sync_says_so_when_the_bucket_is_away(ws, s3, via):
     assert mnt.stat("replica_fenced") == 0
 
 
+# -- objects that commands remove
+
+
+def removed_and_not_replicated(via, vol, opts=""):
+    """A mount that died before the bucket had the removal of a file; its object is there."""
+    mnt = vol.mount(opts, env=vol.s3.keys)
+    mnt.allow("object store|replica")
+    write(mnt / "removed", b"0")
+    write(mnt / "kept", b"1")
+    covered(mnt)
+    (removed,) = [o for o in vol.objects() if o.read_bytes() == b"0"]
+    fault = via.add("PUT", "meta-replica/log", status=503, body=xml_error("SlowDown"))
+    os.unlink(mnt / "removed")
+    wait_until(lambda: fault.hits, 40, "a try to replicate the removal")
+    mnt.kill9()
+    via.clear()
+    assert removed.exists()
+    return removed
+
+
+def gc(vol, *more):
+    return ["gc", "--delete", "--age", "0s", *more, vol.url]
+
+
+def test_gc_removes_what_the_replica_does_not_name(ws, s3, via):
+    vol = S3Volume(ws, s3, url="%s/bucket" % via.url, replicate="async")
+    vol.check_options = {"unmounted": False, "leaks": "ignore"}
+    removed = removed_and_not_replicated(via, vol)
+    at_removal = []
+
+    def look():
+        at_removal.append(bool(via.seen("PUT", "meta-replica/log")))
+
+    via.add("DELETE|POST", "/bucket/vol/chunks|delete", times=1, before=look)
+    ws.run("cachefs", *gc(vol), env=s3.keys, check=True)
+    assert at_removal == [True] and not removed.exists()
+    again = restore(ws, vol, "again.db")
+    clean(again)
+    assert contents(again.mount("ro", env=s3.keys)) == {"kept": b"1"}
+    # The replica has what gc did itself, too, and the next mount goes on with it.
+    mnt = vol.mount(env=s3.keys)
+    covered(mnt)
+    assert mnt.stat("replica_bases_total") == 0 and mnt.stat("replica_fenced") == 0
+
+
+def test_gc_beside_a_mount_that_replicates(ws):
+    """Both append to one chain."""
+    vol = ws.volume(replicate="async")
+    mnt = vol.mount()
+    mnt.allow("is not replicated at the moment")
+    for n in range(12):
+        write(mnt / ("f%d" % n), b"x" * n)
+        if n % 3:
+            os.unlink(mnt / ("f%d" % n))
+        if n % 4 == 0:
+            ws.run("cachefs", *gc(vol, "--compact"), check=True)
+    covered(mnt)
+    assert mnt.stat("replica_fenced") == 0 and mnt.stat("replica_bases_total") <= 1
+    want = {"f%d" % n: b"x" * n for n in range(0, 12, 3)}
+    assert contents(mnt) == want
+    lose_machine(vol, mnt)
+    again = restore(ws, vol, "again.db")
+    clean(again)
+    assert contents(again.mount("ro")) == want
+
+
+def test_gc_refuses_what_is_not_its_own(ws, s3, via):
+    """Of a volume that has gone on elsewhere it would remove the other's objects."""
+    vol = S3Volume(ws, s3, url="%s/bucket" % via.url, replicate="async")
+    removed = removed_and_not_replicated(via, vol)
+    again = restore(ws, vol, "again.db")
+    mnt = again.mount(env=s3.keys)
+    write(mnt / "more", b"2")
+    covered(mnt)
+    refused(ws, *gc(vol), env=s3.keys, says="belongs to another database")
+    assert removed.exists() and contents(mnt) == {"removed": b"0", "kept": b"1", "more": b"2"}
+    vol.check_options = None
+
+
+def test_gc_and_a_bucket_without_conditions(ws, s3, via):
+    vol = S3Volume(ws, s3, url="%s/bucket" % via.url)
+    via.add("PUT", "testing/replica", skip=1, every=1, times=1, status=200, headers={"ETag": '"x"'})
+    ws.run("cachefs", "config", "--replicate", "async", vol.url, env=s3.keys, check=True)
+    mnt = vol.mount(env=s3.keys)
+    write(mnt / "one", b"1")
+    covered(mnt)
+    refused(ws, *gc(vol), env=s3.keys, says="a mount may be active")
+    mnt.umount()
+    ws.run("cachefs", *gc(vol), env=s3.keys, check=True)
+    assert contents(restore(ws, vol, "again.db").mount("ro", env=s3.keys)) == {"one": b"1"}
+
+
 # -- what stays
 
 

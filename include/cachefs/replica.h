@@ -48,8 +48,8 @@ struct cfs_replica_place {
 struct cfs_replica_conf {
 	struct cfs_object_store *objects; /* borrowed */
 	const char *volume, *path;	  /* the volume's name, the database file; copied */
-	uint64_t keep_s;		  /* how far back the chain reaches at least */
-	bool conditional;		  /* the bucket refuses to create an object twice */
+	uint64_t keep_s;  /* how far back the chain reaches at least, by the bucket's clock */
+	bool conditional; /* the bucket refuses to create an object twice */
 	/*
 	 * The database may follow an entry that another database has written: it was made from
 	 * `from`, or somebody says that it is the one to keep.
@@ -86,8 +86,13 @@ int cfs_replica_probe(struct cfs_object_store *o, const char *volume, cfs_deadli
 struct cfs_replica_restore {
 	struct cfs_object_store *objects;
 	const char *volume;
-	int64_t until_ms; /* the state at that time, by the clocks of writers; INT64_MAX: the last */
-	int fd;		  /* an empty file, which becomes the database */
+	/*
+	 * The state at that time, by the clocks of writers; INT64_MAX: the last. Where a clock was set
+	 * back it may be the time of two states: -EDOM, err names the objects of both entries.
+	 */
+	int64_t until_ms;
+	uint64_t until_entry; /* the state after that entry instead; 0: none is named */
+	int fd;		      /* an empty file, which becomes the database */
 	/* Called as it goes on; may be NULL. */
 	void (*progress)(void *arg, uint64_t pages);
 	void *arg;

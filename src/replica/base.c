@@ -109,17 +109,34 @@ struct cut {
 	size_t n_kept, cap;
 };
 
+/* When an entry was stored, by the bucket's clock. */
+static int stored_at(struct base *b, uint64_t number, int64_t *ret_s)
+{
+	struct cfs_object_info info;
+	char key[CHAIN_KEY];
+	int r;
+
+	chain_entry_key(b->volume, number, key);
+	r = b->o->ops->head(b->o, key, &info, cfs_deadline_in(PIECE_MS));
+	if (!r)
+		*ret_s = info.mtime_s;
+	return r;
+}
+
 /*
  * The latest base that is older than keep_s, and every entry and base after it, stay: from them come
  * all states since then.
  */
 static int find_cut(struct base *b, struct cut *ret)
 {
-	uint64_t at = b->number, now_ms = b->now_ms;
+	uint64_t at = b->number;
+	int64_t now_s, then_s;
 	uint8_t *bytes;
 	struct entry e;
-	int r;
+	int r = stored_at(b, at, &now_s);
 
+	if (r)
+		return r;
 	for (;;) {
 		if (is_stopped(b))
 			return -ECANCELED;
@@ -133,7 +150,10 @@ static int find_cut(struct base *b, struct cut *ret)
 			return -ENOMEM;
 		ret->kept[ret->n_kept++] = e.token;
 		/* An entry that another base is after is not needed to begin from that base. */
-		if (e.time_ms + b->keep_s * 1000 <= now_ms) {
+		r = stored_at(b, at, &then_s);
+		if (r)
+			return r;
+		if (then_s <= now_s && (uint64_t)(now_s - then_s) >= b->keep_s) {
 			ret->below = e.base_of == e.number ? e.number - 1 : e.base_of;
 			return 0;
 		}

@@ -11,7 +11,7 @@
 struct base {
 	struct cfs_object_store *o; /* set before, as what follows */
 	const char *volume;
-	uint64_t keep_s, now_ms;
+	uint64_t keep_s;
 	void (*ended)(void *arg); /* on the other thread */
 	void *arg;
 

@@ -142,6 +142,7 @@ int entry_encode(struct entry *e, const uint8_t *raw, size_t raw_len, uint8_t **
 	cfs_put_be32(out + 80, e->db_pages);
 	cfs_put_be32(out + 84, e->n);
 	put_place(out + 88, &e->end);
+	cfs_put_be32(out + 108, e->epoch);
 	cfs_put_be64(out + 112, e->base_at);
 	cfs_put_be64(out + 120, e->token);
 	cfs_put_be64(out + 128, e->base_of);
@@ -202,6 +203,7 @@ int entry_parse(const uint8_t *b, size_t len, struct entry *ret)
 		.db_pages = cfs_get_be32(b + 80),
 		.n = cfs_get_be32(b + 84),
 		.end = get_place(b + 88),
+		.epoch = cfs_get_be32(b + 108),
 		.base_at = cfs_get_be64(b + 112),
 		.token = cfs_get_be64(b + 120),
 		.base_of = cfs_get_be64(b + 128),

@@ -16,7 +16,8 @@
  *
  *	 0  8  "CFSREPL1"
  *	 8  8  number
- *	16  8  time, ms since 1970, by the writer's clock
+ *	16  8  time, ms since 1970, by the writer's clock; not before that of the entry before, unless
+ *	       the epoch differs
  *	24 16  owner: which database file wrote it
  *	40 32  SHA-256 of the header of the entry before, zeros in the first one
  *	72  1  kind, 1  codec (0: as it is, 1: zstd), 2  zeros
@@ -24,7 +25,7 @@
  *	80  4  pages of the database after this entry
  *	84  4  n: changed pages, or pieces of the base
  *	88 20  where the log ends: salts, frames, checksums
- *     108  4  zeros
+ *     108  4  epoch: how often a writer's clock has been set back; not less than in the entry before
  *     112  8  number of the latest entry that names a base, this one included
  *     120  8  the base's token, 0 when this entry names none
  *     128  8  number of the entry after which the base's pages are
@@ -56,6 +57,7 @@ struct entry {
 	uint8_t kind, codec;
 	uint32_t page_size, db_pages, n;
 	struct log_place end;
+	uint32_t epoch;
 	uint64_t base_at, token, base_of;
 	uint8_t base_hash[CFS_REPLICA_HASH];
 	uint64_t raw_len;

@@ -20,11 +20,12 @@ enum {
 	START_MS = 10000, /* for which the start waits for the bucket */
 	CALL_MS = 8000,	  /* of the store */
 	LIST_MS = 60000,
-	LATE_MS = 3000,	      /* without success: a log line */
-	RETRY_MAX_MS = 5000,  /* between tries */
-	BASE_MIN_MS = 60000,  /* between bases */
-	BASE_ENTRIES = 2000,  /* that a restore reads after a base, at most */
-	RESTART_FRAMES = 8000 /* of a log that shall begin again */
+	LATE_MS = 3000,	       /* without success: a log line */
+	RETRY_MAX_MS = 5000,   /* between tries */
+	BASE_MIN_MS = 60000,   /* between bases */
+	BASE_ENTRIES = 2000,   /* that a restore reads after a base, at most */
+	RESTART_FRAMES = 8000, /* of a log that shall begin again */
+	SLEW_MS = 5000	       /* by which a clock may be behind without having been set back */
 };
 /* Bytes of entries after a base that make another one due, beside twice the size of the base. */
 #define BASE_BYTES ((uint64_t)64 << 20)
@@ -65,7 +66,8 @@ struct cfs_replica {
 	struct log log;
 	bool log_is_open;
 	struct cfs_replica_place end; /* of the chain */
-	uint64_t base_at;
+	uint64_t base_at, end_ms;     /* of the entry there, as the epoch */
+	uint32_t epoch;
 	struct pending pending;
 	struct base base;
 	enum base_step {
@@ -222,6 +224,8 @@ static int follow(struct cfs_replica *r, const struct entry *e, char err[256])
 	}
 	r->end.number = e->number;
 	memcpy(r->end.hash, e->hash, sizeof(e->hash));
+	r->end_ms = e->time_ms;
+	r->epoch = e->epoch;
 	r->base_at = e->base_at;
 	r->entries_since = e->number - e->base_at;
 	r->state = rc ? NEEDS_BASE : FOLLOWS;
@@ -275,13 +279,30 @@ static int find_end(struct cfs_replica *r, char err[256])
 
 /* ---- appending ---- */
 
+/* Times in the chain rise within an epoch: a restore finds the state of a time by them. */
+static void stamp(struct cfs_replica *r, struct entry *e)
+{
+	e->time_ms = wall_ms();
+	e->epoch = r->epoch;
+	if (e->time_ms >= r->end_ms)
+		return;
+	if (r->end_ms - e->time_ms <= SLEW_MS) {
+		e->time_ms = r->end_ms;
+		return;
+	}
+	e->epoch++;
+	cfs_warn("replica: the clock was set back since the last entry, a restore to a time may "
+		 "have to name an entry: volume=%s seconds=%" PRIu64,
+		 r->conf.volume, (r->end_ms - e->time_ms) / 1000);
+}
+
 static int make_pending(struct cfs_replica *r, struct entry *e, const uint8_t *body, size_t len)
 {
 	struct pending p = {.e = *e};
 	int rc;
 
 	p.e.number = r->end.number + 1;
-	p.e.time_ms = wall_ms();
+	stamp(r, &p.e);
 	memcpy(p.e.owner, r->owner, sizeof(p.e.owner));
 	memcpy(p.e.before, r->end.hash, sizeof(p.e.before));
 	p.e.page_size = r->log.page_size;
@@ -300,6 +321,8 @@ static void appended(struct cfs_replica *r)
 
 	r->end.number = e->number;
 	memcpy(r->end.hash, e->hash, sizeof(e->hash));
+	r->end_ms = e->time_ms;
+	r->epoch = e->epoch;
 	r->entries_since++;
 	atomic_fetch_add(&r->n_entries, 1);
 	if (e->kind == ENTRY_BASE) {
@@ -309,7 +332,6 @@ static void appended(struct cfs_replica *r)
 		atomic_fetch_add(&r->n_bases, 1);
 		atomic_store(&r->base_ms, e->time_ms);
 		r->base.number = e->number;
-		r->base.now_ms = e->time_ms;
 		r->base_step = BASE_APPENDED;
 		r->state = FOLLOWS;
 		note_taken(r);

@@ -63,7 +63,7 @@ static bool is_listed(const struct restore *t, uint64_t number)
 /* ---- which entry is the last ---- */
 
 /* An entry that cannot be read counts as later: there may be a state before it. */
-static bool is_later(struct restore *t, uint64_t number)
+static bool is_later(struct restore *t, uint64_t number, uint32_t epoch)
 {
 	uint8_t *bytes;
 	struct entry e;
@@ -71,37 +71,102 @@ static bool is_later(struct restore *t, uint64_t number)
 
 	if (get_entry(t, number, &e, &bytes))
 		return true;
-	later = (int64_t)e.time_ms > t->how->until_ms;
+	later = e.epoch > epoch || (e.epoch == epoch && (int64_t)e.time_ms > t->how->until_ms);
 	free(bytes);
 	return later;
 }
 
+static bool is_of_later_epoch(struct restore *t, uint64_t number, uint32_t epoch)
+{
+	uint8_t *bytes;
+	struct entry e;
+	bool later;
+
+	if (get_entry(t, number, &e, &bytes))
+		return true;
+	later = e.epoch > epoch;
+	free(bytes);
+	return later;
+}
+
+/* The first entry of the list, from `low` on, for which it is true; else its length. */
+static size_t find_first(struct restore *t, size_t low, uint32_t epoch,
+			 bool (*is)(struct restore *, uint64_t, uint32_t))
+{
+	size_t high = t->list.n;
+
+	while (low < high) {
+		size_t mid = low + (high - low) / 2;
+
+		if (is(t, t->list.v[mid], epoch))
+			high = mid;
+		else
+			low = mid + 1;
+	}
+	return low;
+}
+
+/*
+ * Within an epoch times rise. *ret_first: how many entries are before the first one that is later,
+ * *ret_last: how many up to the last one that is not later. They differ when a clock was set back
+ * to before the time that is wanted.
+ */
+static void find_until(struct restore *t, size_t *ret_first, size_t *ret_last)
+{
+	size_t at = 0, end, later;
+	uint8_t *bytes;
+	struct entry e;
+
+	*ret_first = t->list.n;
+	*ret_last = 0;
+	/* An epoch that begins with an entry that cannot be read counts as later, to the end. */
+	while (at < t->list.n && !get_entry(t, t->list.v[at], &e, &bytes)) {
+		free(bytes);
+		end = find_first(t, at, e.epoch, is_of_later_epoch);
+		later = find_first(t, at, e.epoch, is_later);
+		if (later > at)
+			*ret_last = later;
+		if (later < end && *ret_first == t->list.n)
+			*ret_first = later;
+		at = end;
+	}
+	if (at < t->list.n)
+		*ret_first = CFS_MIN(*ret_first, at);
+}
+
+static int name_both(struct restore *t, size_t first, size_t last)
+{
+	snprintf(t->err, 256,
+		 "a clock was set back: at that time the last entry of the replica may have been "
+		 "log-%016" PRIx64 " or log-%016" PRIx64 ", name one instead of the time",
+		 t->list.v[first ? first - 1 : 0], t->list.v[last - 1]);
+	return -EDOM;
+}
+
 static int find_last(struct restore *t, uint64_t *ret)
 {
-	size_t low = 0, high = t->list.n;
+	size_t first = t->list.n, last = t->list.n;
 
 	if (!t->list.n) {
 		snprintf(t->err, 256, "there is no replica of volume %.64s in the bucket",
 			 t->how->volume);
 		return -ENOENT;
 	}
-	if (t->how->until_ms == INT64_MAX)
-		low = t->list.n;
-	while (t->how->until_ms != INT64_MAX && low < high) {
-		size_t mid = low + (high - low) / 2;
-
-		if (is_later(t, t->list.v[mid]))
-			high = mid;
-		else
-			low = mid + 1;
+	if (t->how->until_entry) {
+		*ret = t->how->until_entry;
+		return 0;
 	}
-	if (!low) {
+	if (t->how->until_ms != INT64_MAX)
+		find_until(t, &first, &last);
+	if (!last) {
 		snprintf(t->err, 256, "the replica of volume %.64s does not reach back so far",
 			 t->how->volume);
 		return -ENOENT;
 	}
+	if (first != last)
+		return name_both(t, first, last);
 	t->err[0] = '\0';
-	*ret = t->list.v[low - 1];
+	*ret = t->list.v[last - 1];
 	return 0;
 }
 

@@ -201,13 +201,14 @@ static int prepare(const char *path, const struct cfs_replica_state *state, char
 	return r;
 }
 
-static int fetch(const struct cfs_setting *s, int fd, int64_t until_ms,
+static int fetch(const struct cfs_setting *s, int fd, int64_t until_ms, uint64_t until_entry,
 		 struct cfs_replica_state *ret, char err[256])
 {
 	struct progress p = {0};
 	struct cfs_replica_restore how = {
 		.volume = s->name,
 		.until_ms = until_ms,
+		.until_entry = until_entry,
 		.fd = fd,
 		.progress = note_pages,
 		.arg = &p,
@@ -225,7 +226,7 @@ static int fetch(const struct cfs_setting *s, int fd, int64_t until_ms,
 }
 
 int replication_restore(const struct cfs_setting *s, const char *path, int64_t until_ms,
-			struct cfs_replica_state *ret, char err[256])
+			uint64_t until_entry, struct cfs_replica_state *ret, char err[256])
 {
 	char part[PATH_MAX];
 	int fd, r;
@@ -242,7 +243,7 @@ int replication_restore(const struct cfs_setting *s, const char *path, int64_t u
 		snprintf(err, 256, "%.180s cannot be created: %s", part, strerror(-r));
 		return r;
 	}
-	r = fetch(s, fd, until_ms, ret, err);
+	r = fetch(s, fd, until_ms, until_entry, ret, err);
 	close(fd);
 	if (!r)
 		r = prepare(part, ret, err);

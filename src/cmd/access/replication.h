@@ -39,11 +39,12 @@ int replication_set(struct cfs_meta *m, struct cfs_object_store *objects, const 
 int replication_check_engine(struct cfs_meta *m, char err[256]);
 /*
  * Makes the database file `path`, which must not exist, of a volume's replica as it was at
- * until_ms (INT64_MAX: the last state). The database goes on with the replica when it is mounted,
- * if no other has done so by then. Negative with err; no file is left then.
+ * until_ms (INT64_MAX: the last state), or after until_entry, if that is not 0. The database goes on
+ * with the replica when it is mounted, if no other has done so by then. Negative with err; no file
+ * is left then.
  */
 int replication_restore(const struct cfs_setting *s, const char *path, int64_t until_ms,
-			struct cfs_replica_state *ret, char err[256]);
+			uint64_t until_entry, struct cfs_replica_state *ret, char err[256]);
 /*
  * A copy of the database must not take the replica over again: its record says so. For the callback
  * `taken` of the replica. A failure is logged.

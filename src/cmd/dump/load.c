@@ -43,7 +43,8 @@ static const struct cfs_opt load_table[] = {
 		 "restore the replica of the metadata (format --replicate) from the bucket that "
 		 "--storage and --bucket name, into a new SQLite file"),
 	OPT_STRING("until", until, "TIME",
-		   "with --from-replica: as it was at this time, as in 2026-01-31T12:00:00Z",
+		   "with --from-replica: as it was at this time, as in 2026-01-31T12:00:00Z, or "
+		   "after this entry, as in log-00000000000000a1",
 		   .min = 1),
 	OPT_STRING("volume", volume, "NAME",
 		   "with --from-bucket or --from-replica: the volume's name", .min = 1),
@@ -247,17 +248,23 @@ static bool is_usable(const struct load_opts *o, const char *file)
 
 /* ---- from the replica ---- */
 
-static int parse_until(const char *text, int64_t *ret_ms)
+/* A time, or the name of an entry's object. */
+static int parse_until(const char *text, int64_t *ret_ms, uint64_t *ret_entry)
 {
 	struct tm tm = {0};
 	const char *end;
+	int used = 0;
 
 	*ret_ms = INT64_MAX;
-	if (!text)
+	*ret_entry = 0;
+	if (!text || (sscanf(text, "log-%16" SCNx64 "%n", ret_entry, &used) == 1 && *ret_entry &&
+		      !text[used]))
 		return 0;
 	end = strptime(text, "%Y-%m-%dT%H:%M:%SZ", &tm);
 	if (!end || *end) {
-		cmd_error("--until: not a time as 2026-01-31T12:00:00Z: %s", text);
+		cmd_error("--until: neither a time as 2026-01-31T12:00:00Z nor an entry as "
+			  "log-00000000000000a1: %s",
+			  text);
 		return -EINVAL;
 	}
 	*ret_ms = (int64_t)timegm(&tm) * 1000;
@@ -289,6 +296,7 @@ static int from_replica(const struct load_opts *o, const char *url)
 	struct cfs_replica_state state;
 	struct cfs_setting *s = NULL;
 	struct waits *waits;
+	uint64_t until_entry;
 	int64_t until_ms;
 	int r;
 
@@ -296,12 +304,12 @@ static int from_replica(const struct load_opts *o, const char *url)
 		cmd_error("a replica is restored into SQLite: sqlite3:///PATH");
 		return CMD_USAGE;
 	}
-	if (parse_until(o->until, &until_ms) < 0)
+	if (parse_until(o->until, &until_ms, &until_entry) < 0)
 		return CMD_USAGE;
 	waits = waits_begin();
 	r = make_setting(&l, o, &s);
 	if (!r)
-		r = replication_restore(s, path, until_ms, &state, l.err);
+		r = replication_restore(s, path, until_ms, until_entry, &state, l.err);
 	cfs_setting_free(s);
 	waits_end(waits);
 	if (r)

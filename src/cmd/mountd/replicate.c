@@ -61,7 +61,7 @@ int replicate_restore(struct serve *s, const char *url, char err[256])
 	r = volume_lost_setting(o->restore, o->storage, o->bucket, &setting);
 	if (r)
 		return r;
-	r = replication_restore(setting, path, INT64_MAX, &state, err);
+	r = replication_restore(setting, path, INT64_MAX, 0, &state, err);
 	cfs_setting_free(setting);
 	/* Another process has made it meanwhile. */
 	if (r == -EEXIST)

@@ -5,9 +5,11 @@ one that comes back with less than was promised, or with two histories mixed."""
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import sqlite3
+import struct
 import subprocess
 import threading
 import time
@@ -15,7 +17,7 @@ import time
 import pytest
 
 from admin import ask, contents, make_tree, refused
-from cachefs import children, tool, wait_until
+from cachefs import children, tool, wait_until, wrong_clock
 from proxy import Broken, xml_error
 from s3volume import S3Volume
 from syscalls import read, write
@@ -594,6 +596,101 @@ def test_a_time_before(ws):
     refused(ws, "load", "--from-replica", *place(vol), *long_ago, says="does not reach back")
 
 
+class Clock:
+    """Of a machine, whose programs see each change at once."""
+
+    def __init__(self, ws):
+        self.path = ws.path("clock")
+        self.path.write_bytes(bytes(8))
+        self.env = {**wrong_clock(ws, 1), "CLOCK_FILE": str(self.path)}
+
+    def set(self, seconds_ahead):
+        with open(self.path, "r+b") as f:  # programs have it mapped
+            f.write(struct.pack("=q", seconds_ahead))
+
+
+DAY = 86400
+
+
+def runs(mnt, thread):
+    tasks = pathlib.Path("/proc/%d/task" % mnt.pid()).glob("*/comm")
+    return any(t.read_text().startswith(thread) for t in tasks)
+
+
+def utc(seconds):
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def test_a_clock_that_jumps(ws):
+    clock = Clock(ws)
+    vol = ws.volume(replicate="async")
+    mnt = vol.mount(env=clock.env)
+    mnt.allow("clock")
+    after = {}
+
+    def step(name, ahead):
+        clock.set(ahead)
+        write(mnt / name, name.encode())
+        covered(mnt)
+        after[name] = (entries(vol)[-1], time.time())
+        if name in ("one", "two"):
+            then = int(time.time()) + 1
+            wait_until(lambda: time.time() > then, 10)
+
+    def restored(name, *until):
+        again = restore(ws, vol, name, *until)
+        clean(again)
+        return sorted(contents(again.mount("ro")))
+
+    step("one", 0)
+    step("two", 0)
+    step("ahead", DAY)
+    assert "clock was set back" not in mnt.log()
+    # As long as no clock was set back each time has one state.
+    assert restored("a.db", "--until", utc(after["one"][1] + 1)) == ["one"]
+    step("three", 0)
+    assert "clock was set back" in mnt.log()
+    step("behind", -DAY)
+    step("four", 0)
+    assert mnt.stat("replica_failures_total") == 0 and mnt.stat("replica_fenced") == 0
+    mnt.umount()
+    assert restored("b.db") == ["ahead", "behind", "four", "one", "three", "two"]
+    # At that time it was "two", or "four".
+    where = [*place(vol), "sqlite3://%s" % ws.path("x.db")]
+    r = refused(ws, "load", "--from-replica", "--until", utc(time.time() + 1), *where, says="clock was set back")
+    before, latest = re.findall("log-[0-9a-f]{16}", r.stderr)
+    assert restored("c.db", "--until", before) == ["one", "two"]
+    assert restored("f.db", "--until", latest) == ["ahead", "behind", "four", "one", "three", "two"]
+    assert restored("d.db", "--until", after["three"][0]) == ["ahead", "one", "three", "two"]
+    assert restored("e.db", "--until", utc(time.time() + 2 * DAY)) == ["ahead", "behind", "four", "one", "three", "two"]
+    refused(ws, "load", "--from-replica", "--until", utc(time.time() - 3 * DAY), *where, says="does not reach back")
+    refused(ws, "load", "--from-replica", "--until", "log-00000000000000ff", *where, says="is missing")
+
+
+def test_a_clock_ahead_removes_nothing_early(ws, s3, via):
+    """By the clock of the writer all before the second base would be too old to be kept. A server refuses
+    requests of a clock that is more than 15 minutes ahead."""
+    clock = Clock(ws)
+    env = {**clock.env, **s3.keys}
+    vol = S3Volume(ws, s3, url="%s/bucket" % via.url)
+    config = ["config", "--replicate", "async", "--replica-keep", "200s", vol.url]
+    ws.run("cachefs", *config, env=s3.keys, check=True)
+    for ahead in (0, 0, 600):
+        there = (entries(vol), pieces(vol)) if ahead else ((), ())
+        clock.set(ahead)
+        via.clear()
+        mnt = vol.mount(env=env)
+        mnt.allow("clock|time")
+        write(mnt / ("f%d" % ahead), b"1")
+        covered(mnt)
+        assert mnt.stat("replica_bases_total") == 1
+        wait_until(lambda: via.seen("GET", "base-") and not runs(mnt, "replica-check"), 20, "the end of the check")
+        mnt.umount()
+        # As another program does it: the next mount begins with a base.
+        vol.sql("UPDATE jfs_node SET mode=mode WHERE inode=1")
+    assert len(there[1]) == 2 and set(there[0]) <= set(entries(vol)) and set(there[1]) < set(pieces(vol))
+
+
 # -- the bucket is away
 
 
@@ -652,26 +749,89 @@ def test_a_lost_answer_is_no_other_writer(ws, s3, via):
     assert contents(restore(ws, vol, "again.db").mount("ro", env=s3.keys)) == {"one": b"1"}
 
 
-def test_sync_says_so_when_the_bucket_is_away(ws, s3, via):
+def synced(fd):
+    try:
+        os.fsync(fd)
+        return True
+    except OSError:
+        return False
+
+
+FULL = {
+    "507": {"status": 507, "body": xml_error("InsufficientStorage")},
+    "quota": {"status": 403, "body": xml_error("QuotaExceeded")},
+    "minio": {"status": 507, "body": xml_error("XMinioStorageFull")},
+}
+
+
+@pytest.mark.parametrize("how", FULL if os.environ.get("CACHEFS_LONG") else ["507"])
+def test_a_full_bucket(ws, s3, via, how):
+    """A full bucket can still be read and listed. Nothing in it is lost, and all is stored when there is room again."""
+    vol = S3Volume(ws, s3, url="%s/bucket" % via.url, replicate="async")
+    mnt = vol.mount("io-timeout=2s", env=s3.keys)
+    mnt.allow("object store|replica|flush|close|upload|block|fsync")
+    write(mnt / "before", b"1")
+    covered(mnt)
+    full = via.add("PUT", ".*", **FULL[how])
+    os.mkdir(mnt / "while-full")
+    wait_until(lambda: "is not replicated at the moment" in mnt.log(), 40, "the log line")
+    assert full.hits and mnt.stat("replica_lag_seconds") > 2 and mnt.stat("replica_backlog_bytes") > 0
+    fd = os.open(mnt / "data", os.O_CREAT | os.O_WRONLY)
+    os.write(fd, b"data")
+    with pytest.raises(OSError):
+        os.fsync(fd)
+    restored = restore(ws, vol, "full.db")
+    assert contents(restored.mount("ro", env=s3.keys)) == {"before": b"1"}
+    via.clear()
+    wait_until(lambda: synced(fd), 30, "fsync to succeed")
+    os.close(fd)
+    covered(mnt)
+    assert mnt.stat("replica_backlog_bytes") == 0 and mnt.stat("replica_fenced") == 0
+    lose_machine(vol, mnt)
+    again = restore(ws, vol, "again.db")
+    clean(again)
+    mnt = again.mount("ro", env=s3.keys)
+    assert contents(mnt) == {"before": b"1", "data": b"data"} and os.listdir(mnt / "while-full") == []
+
+
+def test_slow_and_cut_uploads(ws, s3, via):
+    vol = S3Volume(ws, s3, url="%s/bucket" % via.url, replicate="async")
+    mnt = vol.mount(env=s3.keys)
+    mnt.allow("object store|replica")
+    covered(mnt)
+    slow = via.add("PUT", "meta-replica", times=3, delay=1)
+    for n in range(3):
+        write(mnt / ("slow%d" % n), b"1")
+        covered(mnt)
+    # The connection ends within the body, and the server has nothing, or a part that it refuses.
+    cut = via.add("PUT", "meta-replica", every=2, cut_request=100)
+    part = via.add("PUT", "meta-replica", every=3, rewrite_request=lambda body: bytes(len(body)))
+    for n in range(4):
+        write(mnt / ("cut%d" % n), b"1")
+        covered(mnt)
+    assert slow.hits == 3 and cut.hits and part.hits
+    via.clear()
+    assert mnt.stat("replica_fenced") == 0
+    lose_machine(vol, mnt)
+    again = restore(ws, vol, "again.db")
+    clean(again)
+    names = ["cut%d" % n for n in range(4)] + ["slow%d" % n for n in range(3)]
+    assert sorted(contents(again.mount("ro", env=s3.keys))) == names
+
+
+@pytest.mark.parametrize("how", [{"status": 503, "body": xml_error("SlowDown")}, FULL["507"], FULL["quota"]])
+def test_sync_says_so_when_the_bucket_is_away(ws, s3, via, how):
     vol = S3Volume(ws, s3, url="%s/bucket" % via.url, replicate="sync")
     mnt = vol.mount("io-timeout=2s", env=s3.keys)
     mnt.allow("object store|replica|close|flush")
     write(mnt / "before", b"1")
-    via.add(".*", "meta-replica", status=503, body=xml_error("SlowDown"))
+    via.add("PUT" if how["status"] != 503 else ".*", "meta-replica", **how)
     fd = os.open(mnt / "one", os.O_CREAT | os.O_WRONLY)
     os.write(fd, b"1")
     with pytest.raises(OSError, match="Errno 5"):
         os.fsync(fd)
     via.clear()
-
-    def synced():
-        try:
-            os.fsync(fd)
-            return True
-        except OSError:
-            return False
-
-    wait_until(synced, 30, "fsync to succeed again")
+    wait_until(lambda: synced(fd), 30, "fsync to succeed again")
     os.close(fd)
     assert mnt.stat("replica_fenced") == 0
 

@@ -22,7 +22,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "transport/rdma/verbs.h"
+#include "transport/rdma/rdma-internal.h"
 
 #define OWNER	"10.77.0.1"
 #define READER	"10.77.0.2"
@@ -509,6 +509,38 @@ static void test_readers_device_is_removed(void **state)
 	read_all(owner.memory->key, 64 << 10);
 }
 
+/*
+ * librdmacm has opened a device again, which it does when it takes it for a new one: queue pairs of
+ * the one that is in use cannot be made, and it counts as gone.
+ */
+static void opened_again(struct side *side, struct side *other, const char *ip)
+{
+	side->d->device =
+		other->d->device; /* not that of new queue pairs, which is what is seen of it */
+	assert_int_equal(ask(rdma->port(owner.d), SESSION, secret_of(SESSION)), 0);
+	WAIT_FOR(side->removed == 1 && reader.lost == 2);
+	assert_int_equal(side->lost_err, -ENODEV);
+	assert_int_equal(other->removed, 0);
+	close_side(side);
+	open_side(side, ip, 4, 96);
+	WAIT_FOR(!rdma->tick(other->d, cfs_now_ms()));
+	reader.lost = reader.failed = 0;
+	connect_to(rdma->port(owner.d));
+	read_all(owner.memory->key, 64 << 10);
+}
+
+static void test_owners_device_is_opened_again(void **state)
+{
+	(void)state;
+	opened_again(&owner, &reader, OWNER);
+}
+
+static void test_readers_device_is_opened_again(void **state)
+{
+	(void)state;
+	opened_again(&reader, &owner, READER);
+}
+
 static void test_no_device(void **state)
 {
 	char err[256] = "";
@@ -643,6 +675,8 @@ int main(int argc, char **argv)
 		WITH_BOTH(test_disconnect),
 		WITH_BOTH(test_owners_device_is_removed),
 		WITH_BOTH(test_readers_device_is_removed),
+		WITH_BOTH(test_owners_device_is_opened_again),
+		WITH_BOTH(test_readers_device_is_opened_again),
 		cmocka_unit_test_teardown(test_owner_does_not_wake, teardown),
 		cmocka_unit_test_teardown(test_owner_is_killed, teardown),
 	};

@@ -94,6 +94,15 @@ void cfs_rdma_reap(struct cfs_rdma *d, uint64_t now_ms)
 	}
 }
 
+static void device_is_gone(struct cfs_rdma *d)
+{
+	struct cfs_rdma_conn *c;
+
+	d->removed = true;
+	LIST_FOREACH(c, &d->conns, all)
+	cfs_rdma_end(c, -ENODEV);
+}
+
 static int make_queue_pair(struct cfs_rdma *d, struct rdma_cm_id *id)
 {
 	uint8_t timeout = ACK_TIMEOUT;
@@ -108,8 +117,15 @@ static int make_queue_pair(struct cfs_rdma *d, struct rdma_cm_id *id)
 		.sq_sig_all = 1,
 	};
 
-	if (id->verbs != d->device)
+	/*
+	 * The address is on another device, or librdmacm has opened the same one again: up to
+	 * version 44 at least it sorts devices by the low half of their addresses in memory, and may
+	 * take one that stays for one that went and came when another one is added.
+	 */
+	if (id->verbs != d->device) {
+		device_is_gone(d);
 		return -EXDEV;
+	}
 	/* Without it (older kernels) the device's own time applies. */
 	(void)rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
 			      sizeof(timeout));
@@ -300,15 +316,6 @@ static void step(struct cfs_rdma_conn *c, const struct told *t)
 	}
 	if (r < 0)
 		cfs_rdma_end(c, r);
-}
-
-static void device_is_gone(struct cfs_rdma *d)
-{
-	struct cfs_rdma_conn *c;
-
-	d->removed = true;
-	LIST_FOREACH(c, &d->conns, all)
-	cfs_rdma_end(c, -ENODEV);
 }
 
 int cfs_rdma_next_event(struct cfs_rdma *d)

@@ -59,7 +59,10 @@ struct cfs_rdma_events {
 	 * under this key; others as of lost. After an error lost follows.
 	 */
 	void (*read_done)(void *arg, void *cookie, int err);
-	/* The device is gone: no connection is ready any more, and none can be made. Close it. */
+	/*
+	 * The device is gone, or the address is not on it any more: no connection is ready, and none
+	 * can be made. Close it.
+	 */
 	void (*removed)(void *arg);
 };
 

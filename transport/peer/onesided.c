@@ -488,16 +488,17 @@ void cfs_onesided_session(struct cfs_stream *s, const struct cfs_wire_session *w
 		r->ask_at_ms = r->o->t->loop.now_ms + REOPEN_MS;
 		return;
 	}
-	pause_reader(r);
 	if (to.ss_family == AF_INET)
 		((struct sockaddr_in *)&to)->sin_port = htons(w->port);
 	else
 		((struct sockaddr_in6 *)&to)->sin6_port = htons(w->port);
 	err = r->o->ops->connect(r->o->d, (struct sockaddr *)&to, w->session, s->c.secret, r,
 				 &r->conn);
-	if (err < 0)
-		cfs_debug("no RDMA connection: member=%llu address=%s error=%s",
-			  (unsigned long long)p->member, p->name, cfs_errname(err));
+	if (err == 0) /* ready or lost follows */
+		return;
+	pause_reader(r);
+	cfs_debug("no RDMA connection: member=%llu address=%s error=%s",
+		  (unsigned long long)p->member, p->name, cfs_errname(err));
 }
 
 void cfs_onesided_lease(struct cfs_stream *s, const struct cfs_wire_lease *w)

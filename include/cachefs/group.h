@@ -135,6 +135,7 @@ struct cfs_group_member {
 	bool memory_only; /* cannot keep blocks at the moment */
 	bool self, fresh;
 	enum cfs_peer_transport transport;
+	bool rdma;	   /* has an RDMA device at present, as its record says */
 	bool incompatible; /* is not asked: TLS on one side only, or of another volume */
 	uint64_t cached_bytes;
 	double share; /* of the blocks, 0..1 */

@@ -62,6 +62,8 @@ enum cfs_peer_transport {
 	CFS_PEER_RDMA, /* of a connection only: one-sided reads, beside TCP */
 	CFS_PEER_TRANSPORTS,
 };
+/* "tcp", "tls", "rdma". */
+const char *cfs_peer_transport_name(enum cfs_peer_transport t);
 
 /* --- answering --- */
 
@@ -192,6 +194,8 @@ int cfs_transport_destroy(struct cfs_transport *t);
 /* The listening address; port 0 when it does not listen. */
 void cfs_transport_address(struct cfs_transport *t, struct sockaddr_storage *ret,
 			   socklen_t *ret_len);
+/* It has an RDMA device at present. Any thread. */
+bool cfs_transport_has_rdma(struct cfs_transport *t);
 /* Later connections use key; those made with old (may be NULL) are accepted too. */
 void cfs_transport_set_key(struct cfs_transport *t, const uint8_t key[CFS_PEER_KEY_SIZE],
 			   const uint8_t *old);

@@ -478,6 +478,7 @@ static int describe(void *arg, const char *group, const struct cfs_group_member 
 		memcpy(of->mount_point, m->mount_point, sizeof(of->mount_point));
 		memcpy(of->version, m->version, sizeof(of->version));
 		of->cached_bytes = m->cached_bytes;
+		of->rdma = m->rdma;
 	}
 	return 0;
 }

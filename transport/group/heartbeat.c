@@ -225,6 +225,7 @@ static int refresh_self(struct cfs_group *g)
 	note_absence(g);
 	m->fresh = still_fresh(g);
 	note_keeping(g);
+	m->rdma = cfs_transport_has_rdma(g->transport);
 	if (g->cached_bytes)
 		m->cached_bytes = g->cached_bytes(g->ops_arg);
 	if (n && same_place(&n->member, m))

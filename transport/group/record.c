@@ -148,6 +148,11 @@ static char *description_of(const struct cfs_group_member *m)
 		      "version", m->version, "weight", (int)m->weight, "rank", (int)m->rank,
 		      "fresh", m->fresh, "tls", m->transport == CFS_PEER_TLS, "memory_only",
 		      m->memory_only);
+	/* Members of earlier versions neither have nor read it. */
+	if (j && m->rdma && json_object_set_new(j, "rdma", json_true()) < 0) {
+		json_decref(j);
+		j = NULL;
+	}
 	text = j ? json_dumps(j, JSON_COMPACT) : NULL;
 	json_decref(j);
 	return text;
@@ -195,13 +200,13 @@ static int decode_json(json_t *j, struct group_record *ret)
 {
 	const char *id, *address, *host, *mount, *version, *volume;
 	struct cfs_group_member *m = &ret->member;
-	int weight, rank, fresh, tls, memory_only;
+	int weight, rank, fresh, tls, memory_only, rdma = 0;
 	char *end;
 
-	if (json_unpack(j, "{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:b, s:b, s:b}", "id", &id,
-			"volume", &volume, "address", &address, "host", &host, "mount", &mount,
+	if (json_unpack(j, "{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:b, s:b, s:b, s?b}", "id",
+			&id, "volume", &volume, "address", &address, "host", &host, "mount", &mount,
 			"version", &version, "weight", &weight, "rank", &rank, "fresh", &fresh,
-			"tls", &tls, "memory_only", &memory_only) < 0)
+			"tls", &tls, "memory_only", &memory_only, "rdma", &rdma) < 0)
 		return -EINVAL;
 	m->id = strtoull(id, &end, 16);
 	if (!m->id || *end || weight < 0 || rank < 0 || !is_word(volume) ||
@@ -216,6 +221,7 @@ static int decode_json(json_t *j, struct group_record *ret)
 	m->fresh = fresh;
 	m->transport = tls ? CFS_PEER_TLS : CFS_PEER_TCP;
 	m->memory_only = memory_only;
+	m->rdma = rdma;
 	return *address ? cfs_group_parse_endpoint(address, &ret->addr, &ret->addr_len) : 0;
 }
 

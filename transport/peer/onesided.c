@@ -86,6 +86,7 @@ struct cfs_onesided {
 	struct sockaddr_storage address;
 	socklen_t address_len;
 	struct cfs_rdma *d; /* NULL: there is none at present */
+	atomic_bool has_device;
 	struct cfs_rdma_pool *pool;
 	struct cfs_op poll_op;
 	bool polling, removed, stopped;
@@ -724,6 +725,7 @@ static void close_device(struct cfs_onesided *o)
 	o->ops->close(o->d); /* the device writes nothing from here on */
 	o->d = NULL;
 	o->mapped = NULL;
+	atomic_store(&o->has_device, false);
 	for (r = LIST_FIRST(&o->readers); r; r = next_r) {
 		next_r = LIST_NEXT(r, all);
 		r->conn = NULL;
@@ -763,7 +765,13 @@ static int open_device(struct cfs_onesided *o, char err[256])
 		return r;
 	}
 	cfs_rdma_pool_attach(o->pool, o->ops, o->d);
+	atomic_store(&o->has_device, true);
 	return 0;
+}
+
+bool cfs_onesided_has_device(struct cfs_onesided *o)
+{
+	return atomic_load(&o->has_device);
 }
 
 static void arm(struct cfs_onesided *o)

@@ -39,6 +39,8 @@ int cfs_onesided_create(struct cfs_transport *t, const struct sockaddr *address,
 void cfs_onesided_stop(struct cfs_onesided *o);
 /* The loop has ended. */
 void cfs_onesided_free(struct cfs_onesided *o);
+/* It has a device. Any thread. */
+bool cfs_onesided_has_device(struct cfs_onesided *o);
 /* On the loop, at every tick. True: something has a deadline. */
 bool cfs_onesided_tick(struct cfs_onesided *o);
 

@@ -95,8 +95,9 @@ static void exclude(struct cfs_peer *p, int err)
 	pthread_mutex_unlock(&p->lock);
 	if (was_in_use && !p->warned)
 		cfs_warn("peer does not answer, left out until it does: member=%llu address=%s "
-			 "error=%s",
-			 (unsigned long long)p->member, p->name, cfs_errname(err));
+			 "transport=%s error=%s",
+			 (unsigned long long)p->member, p->name,
+			 cfs_peer_transport_name(p->t->conf.transport), cfs_errname(err));
 	p->warned = true;
 	for (i = 0; i < n; i++)
 		conns[i]->ops->close(conns[i], -EHOSTDOWN);
@@ -134,8 +135,9 @@ static void note_result(struct cfs_peer *p, int err)
 		return;
 	p->probe_pause_ms = p->t->conf.probe_ms;
 	if (p->warned)
-		cfs_info("peer answers again: member=%llu address=%s",
-			 (unsigned long long)p->member, p->name);
+		cfs_info("peer answers again: member=%llu address=%s transport=%s",
+			 (unsigned long long)p->member, p->name,
+			 cfs_peer_transport_name(p->t->conf.transport));
 	p->warned = false;
 }
 

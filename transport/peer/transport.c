@@ -31,6 +31,11 @@ void cfs_counters_error(struct cfs_counters *c, enum cfs_peer_error kind)
 	atomic_fetch_add_explicit(&c->errors[kind], 1, memory_order_relaxed);
 }
 
+const char *cfs_peer_transport_name(enum cfs_peer_transport t)
+{
+	return t == CFS_PEER_RDMA ? "rdma" : t == CFS_PEER_TCP ? "tcp" : "tls";
+}
+
 void cfs_counters_read(struct cfs_counters *c, struct cfs_peer_stats *ret)
 {
 	unsigned i;
@@ -323,6 +328,11 @@ void cfs_transport_address(struct cfs_transport *t, struct sockaddr_storage *ret
 {
 	*ret = t->address;
 	*ret_len = t->address_len;
+}
+
+bool cfs_transport_has_rdma(struct cfs_transport *t)
+{
+	return t->onesided && cfs_onesided_has_device(t->onesided);
 }
 
 void cfs_transport_set_key(struct cfs_transport *t, const uint8_t key[CFS_PEER_KEY_SIZE],

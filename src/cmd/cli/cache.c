@@ -26,14 +26,16 @@ static const char *text(json_t *j, const char *key)
 static void print_owner(json_t *owner, json_t *members)
 {
 	json_t *m, *cached = json_object_get(owner, "cached");
-	const char *address = "";
+	const char *address = "", *transport = "";
 	size_t i;
 
 	json_array_foreach (members, i, m) {
-		if (!strcmp(text(m, "id"), text(owner, "id")))
-			address = *text(m, "address") ? text(m, "address") : "-";
+		if (strcmp(text(m, "id"), text(owner, "id")) != 0)
+			continue;
+		address = *text(m, "address") ? text(m, "address") : "-";
+		transport = strcmp(text(m, "state"), "self") ? text(m, "transport") : "self";
 	}
-	cmd_line("  %s %s %s", text(owner, "id"), address,
+	cmd_line("  %s %s %s %s", text(owner, "id"), address, transport,
 		 json_is_string(cached) ? json_string_value(cached)
 		 : json_is_true(cached) ? "cached"
 					: "not cached");

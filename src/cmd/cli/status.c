@@ -255,11 +255,14 @@ static void print_groups(json_t *groups)
 			json_int_t bytes = json_integer_value(json_object_get(m, "cached_bytes"));
 			bool tls = json_is_true(json_object_get(m, "tls"));
 
-			cmd_line("  %s %s:%s  %s  weight %lld (%.1f %%)  cached %s%s%s",
+			cmd_line("  %s %s:%s  %s  weight %lld (%.1f %%)  cached %s  %s%s",
 				 text(m, "id"), text(m, "host"), text(m, "mount_point"),
 				 *text(m, "address") ? text(m, "address") : "serves nobody", weight,
 				 weights[tls] ? 100.0 * (double)weight / (double)weights[tls] : 0,
-				 progress_size((uint64_t)bytes, buf), tls ? "  TLS" : "",
+				 progress_size((uint64_t)bytes, buf),
+				 tls					    ? "tls"
+				 : json_is_true(json_object_get(m, "rdma")) ? "rdma"
+									    : "tcp",
 				 json_is_true(json_object_get(m, "fresh")) ? "  (fresh)" : "");
 		}
 	}

@@ -158,11 +158,11 @@ static json_t *member_json(const struct cfs_group_member *m)
 	char id[17];
 
 	snprintf(id, sizeof(id), "%016" PRIx64, m->id);
-	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:i, s:b, s:b, s:b, s:I}", "id", id, "address",
-			 m->address, "host", json_text(m->host), "mount_point",
+	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:i, s:b, s:b, s:b, s:b, s:I}", "id", id,
+			 "address", m->address, "host", json_text(m->host), "mount_point",
 			 json_text(m->mount_point), "version", json_text(m->version), "weight",
 			 (int)m->weight, "fresh", m->fresh, "tls", m->transport == CFS_PEER_TLS,
-			 "memory_only", m->memory_only, "cached_bytes",
+			 "rdma", m->rdma, "memory_only", m->memory_only, "cached_bytes",
 			 (json_int_t)m->cached_bytes);
 }
 
@@ -210,9 +210,8 @@ static const char *state_name(const struct cfs_group_member *m)
 /* The carrier of what this member asks of m. */
 static const char *transport_name(const struct cfs_group_member *m)
 {
-	if (m->asked.conns_by[CFS_PEER_RDMA] > 0)
-		return "rdma";
-	return m->transport == CFS_PEER_TLS ? "tls" : "tcp";
+	return cfs_peer_transport_name(m->asked.conns_by[CFS_PEER_RDMA] > 0 ? CFS_PEER_RDMA
+									    : m->transport);
 }
 
 static int add_seen(void *arg, const struct cfs_group_member *m)

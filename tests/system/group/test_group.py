@@ -242,9 +242,9 @@ def test_tls(ws):
         assert connections(m, "openssl") + connections(m, "kernel") > 0
         assert m.stat("peer_members_apart") == 0
     listed = json.loads(ws.run("cachefs", "status", "--json", team.volume.url, check=True).stdout)
-    assert [m["tls"] for m in listed["groups"]["team"]] == [True] * 3
+    assert [(m["tls"], m["rdma"]) for m in listed["groups"]["team"]] == [(True, False)] * 3
     text = ws.run("cachefs", "status", team.volume.url, check=True).stdout
-    assert len(re.findall(r"cached .*  TLS", text)) == 3
+    assert len(re.findall(r"cached .*  tls", text)) == 3
 
 
 @pytest.mark.deadline(150)

@@ -851,7 +851,36 @@ static void test_record_there_and_back(void **state)
 	assert_string_equal(got.member.volume, "one");
 	assert_int_equal(got.boot, 99);
 	assert_int_equal(got.member.transport, CFS_PEER_TLS);
+	assert_false(got.member.rdma);
 	assert_int_equal(got.addr.ss_family, AF_INET6);
+}
+
+/* A group of which some members are of a version without RDMA stays one group. */
+static void test_record_of_a_member_with_rdma(void **state)
+{
+	struct group_record rec, got;
+	char *with, *without;
+	const char *added;
+
+	(void)state;
+	fill(&rec);
+	without = cfs_group_encode(&rec);
+	rec.member.rdma = true;
+	with = cfs_group_encode(&rec);
+	assert_non_null(without);
+	assert_non_null(with);
+	assert_int_equal(cfs_group_decode(without, strlen(without), &got), 0);
+	assert_false(got.member.rdma);
+	assert_int_equal(cfs_group_decode(with, strlen(with), &got), 0);
+	assert_true(got.member.rdma);
+	/* Nothing but a further field, of which the others know nothing, tells them apart. */
+	assert_null(strstr(without, "rdma"));
+	added = strstr(with, ",\"rdma\":true");
+	assert_non_null(added);
+	assert_int_equal(strlen(with), strlen(without) + strlen(",\"rdma\":true"));
+	assert_memory_equal(with, without, (size_t)(added - with));
+	free(without);
+	free(with);
 }
 
 /* A damaged record must not bring the other members down. */
@@ -980,6 +1009,7 @@ int main(void)
 		cmocka_unit_test(test_followers_read_no_records),
 		cmocka_unit_test(test_no_clocks),
 		cmocka_unit_test(test_record_there_and_back),
+		cmocka_unit_test(test_record_of_a_member_with_rdma),
 		cmocka_unit_test(test_record_garbage),
 		cmocka_unit_test(test_garbage_in_the_registry),
 		cmocka_unit_test(test_bad_conf),

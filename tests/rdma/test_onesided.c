@@ -29,17 +29,59 @@ static struct sockaddr_in address(const char *ip)
 	return a;
 }
 
-/* The pool as the owner sees it, with a way to break it. */
+/* The pool as the owner sees it, with ways to break it. */
 static struct cfs_rdma_ops owner_ops_table;
-static uint8_t *shared[64];
+static struct shared {
+	struct cfs_rdma_memory memory; /* first: what the owner knows */
+	struct cfs_rdma *d;
+	struct cfs_rdma_memory *real; /* NULL: not mapped any more */
+	uint8_t *start;
+} shared[64];
 static _Atomic unsigned n_shared;
+static _Atomic uint32_t wrong_key; /* bits of it */
+static _Atomic uint16_t owner_port;
 
 static int map_and_note(struct cfs_rdma *d, void *start, size_t len, enum cfs_rdma_access access,
 			struct cfs_rdma_memory **ret)
 {
-	if (access == CFS_RDMA_SHARED && n_shared < CFS_ARRAY_SIZE(shared))
-		shared[n_shared++] = start;
-	return cfs_rdma_verbs.map(d, start, len, access, ret);
+	int r = cfs_rdma_verbs.map(d, start, len, access, ret);
+	struct shared *s = &shared[n_shared];
+
+	if (r < 0 || access != CFS_RDMA_SHARED)
+		return r;
+	assert_in_range(n_shared, 0, CFS_ARRAY_SIZE(shared) - 1);
+	*s = (struct shared){.d = d, .real = *ret, .start = start};
+	s->memory.key = s->real->key ^ wrong_key;
+	n_shared++;
+	*ret = &s->memory;
+	return 0;
+}
+
+static void unmap_shared(struct cfs_rdma *d, struct cfs_rdma_memory *m)
+{
+	struct shared *s = (struct shared *)m;
+
+	if (s < shared || s >= shared + CFS_ARRAY_SIZE(shared)) {
+		cfs_rdma_verbs.unmap(d, m);
+		return;
+	}
+	if (s->real)
+		cfs_rdma_verbs.unmap(d, s->real);
+	s->real = NULL;
+}
+
+static uint16_t note_port(const struct cfs_rdma *d)
+{
+	return owner_port = cfs_rdma_verbs.port(d);
+}
+
+static struct cfs_rdma_ops reader_ops_table;
+static _Atomic unsigned n_reads;
+
+static int read_and_count(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n)
+{
+	n_reads += n;
+	return cfs_rdma_verbs.read(c, reads, n);
 }
 
 static struct owner owner;
@@ -64,6 +106,8 @@ static void open_owner(uint32_t len)
 
 	owner_ops_table = cfs_rdma_verbs;
 	owner_ops_table.map = map_and_note;
+	owner_ops_table.unmap = unmap_shared;
+	owner_ops_table.port = note_port;
 	n_shared = 0;
 	owner_fill(&owner, len);
 	memcpy(conf.key, keys.key[0], CFS_PEER_KEY_SIZE);
@@ -80,11 +124,14 @@ static int setup(void **state)
 		.rdma_bytes = CFS_RDMA_SLOT,
 		.rdma_address = (struct sockaddr *)&sa,
 		.rdma_address_len = sizeof(sa),
-		.rdma_ops = &cfs_rdma_verbs,
+		.rdma_ops = &reader_ops_table,
 	};
 	char err[256];
 
 	(void)state;
+	reader_ops_table = cfs_rdma_verbs;
+	reader_ops_table.read = read_and_count;
+	n_reads = 0;
 	open_owner(ODD_BLOCK);
 	memcpy(conf.key, keys.key[0], CFS_PEER_KEY_SIZE);
 	if (cfs_transport_create(&conf, &reader, err) < 0)
@@ -195,7 +242,7 @@ static void test_flipped_bit(void **state)
 	(void)state;
 	get_hot();
 	assert_int_equal(n_shared, 1);
-	shared[0][5 * 4096 + 77] ^= 4;
+	shared[0].start[5 * 4096 + 77] ^= 4;
 	errors = stats().errors[CFS_PEER_E_CHECKSUM];
 	read_right(5 * 4096, 4096);
 	assert_int_equal(stats().errors[CFS_PEER_E_CHECKSUM], errors + 1);
@@ -216,13 +263,184 @@ static void test_flipped_bit_of_the_table(void **state)
 		read_right(0, 4096);
 		assert_false(cfs_deadline_passed(until));
 	}
-	shared[0][cfs_rdma_table_off(owner.len) + 8] ^= 1;
+	shared[0].start[cfs_rdma_table_off(owner.len) + 8] ^= 1;
 	while (stats().errors[CFS_PEER_E_CHECKSUM] == 0) {
 		read_right(0, 100);
 		assert_false(cfs_deadline_passed(until));
 	}
 	assert_int_equal(stats().rdma, 0);
 	read_right(0, owner.len);
+}
+
+/* Leases name a key that is not the memory's: no byte comes by it, and requests end as ever. */
+static void test_wrong_key(void **state)
+{
+	cfs_deadline_t until = cfs_deadline_in(RDMA_MS);
+	unsigned i;
+
+	(void)state;
+	wrong_key = 0x55;
+	while (n_reads == 0 || stats().conns_by[CFS_PEER_RDMA] > 0) {
+		read_right(0, 4096);
+		assert_false(cfs_deadline_passed(until));
+	}
+	wrong_key = 0;
+	for (i = 0; i < 20; i++)
+		read_right(i * 5000, 5000);
+	assert_int_equal(stats().rdma, 0);
+	assert_int_equal(stats().errors[CFS_PEER_E_CHECKSUM], 0);
+	assert_int_equal(state_of(peer), CFS_PEER_CLOSED_CIRCUIT);
+}
+
+static void start_many(struct many m[32], sem_t *done)
+{
+	unsigned i;
+
+	for (i = 0; i < 32; i++) {
+		m[i] = (struct many){.done = done};
+		assert_int_equal(start_one(peer, &m[i], &owner, i * 100000, 90000, RDMA_MS), 0);
+	}
+}
+
+static void end_right(struct many m[32], sem_t *done)
+{
+	unsigned i;
+
+	for (i = 0; i < 32; i++)
+		wait_post(done);
+	for (i = 0; i < 32; i++) {
+		assert_int_equal(m[i].err, 0);
+		assert_memory_equal(m[i].dst, owner.data + i * 100000, 90000);
+		free(m[i].dst);
+	}
+}
+
+/*
+ * The owner takes its memory back while it is read, and the lease lasts: what is under way and what
+ * comes later ends with the right bytes, over TCP. The owner goes on to grant the void key.
+ */
+static void test_stale_lease(void **state)
+{
+	cfs_deadline_t until = cfs_deadline_in(RDMA_MS);
+	struct cfs_rdma_memory *real;
+	struct many m[32];
+	unsigned i, reads;
+	sem_t done;
+
+	(void)state;
+	sem_init(&done, 0, 0);
+	get_hot();
+	start_many(m, &done);
+	real = shared[0].real;
+	shared[0].real = NULL;
+	cfs_rdma_verbs.unmap(shared[0].d, real);
+	end_right(m, &done);
+	reads = n_reads;
+	while (stats().conns_by[CFS_PEER_RDMA] > 0) {
+		read_right(0, 5000);
+		assert_false(cfs_deadline_passed(until));
+	}
+	/* Another queue pair, another lease, the same void key. */
+	while (n_reads <= reads + 1 || stats().conns_by[CFS_PEER_RDMA] > 0) {
+		read_right(0, 5000);
+		assert_false(cfs_deadline_passed(until));
+	}
+	for (i = 0; i < 20; i++)
+		read_right(i * 5000, 5000);
+	assert_int_equal(stats().errors[CFS_PEER_E_CHECKSUM], 0);
+	assert_int_equal(state_of(peer), CFS_PEER_CLOSED_CIRCUIT);
+	sem_destroy(&done);
+}
+
+/* --- strangers --- */
+
+static unsigned refused;
+
+static int asked_of_a_stranger(void *arg, uint64_t session, struct cfs_rdma_conn *c,
+			       uint8_t ret_secret[CFS_RDMA_SECRET], void **ret_user)
+{
+	(void)arg;
+	(void)session;
+	(void)c;
+	(void)ret_secret;
+	(void)ret_user;
+	return -ENOENT;
+}
+
+static void stranger_is_ready(void *arg, void *user)
+{
+	(void)arg;
+	(void)user;
+	fail_msg("a queue pair without a session is connected");
+}
+
+static void stranger_is_lost(void *arg, void *user, int err)
+{
+	(void)arg;
+	(void)user;
+	(void)err;
+	refused++;
+}
+
+static size_t resident(void)
+{
+	FILE *f = fopen("/proc/self/statm", "re");
+	unsigned long pages = 0;
+
+	assert_non_null(f);
+	assert_int_equal(fscanf(f, "%*u %lu", &pages), 1);
+	fclose(f);
+	return pages * 4096;
+}
+
+/* Whoever reaches the port asks for queue pairs: all are refused, the owner keeps nothing of them. */
+static void test_strangers(void **state)
+{
+	static const struct cfs_rdma_events of_a_stranger = {
+		.asked = asked_of_a_stranger,
+		.ready = stranger_is_ready,
+		.lost = stranger_is_lost,
+	};
+	const char *thorough = getenv("CACHEFS_LONG");
+	unsigned n = thorough && *thorough ? 10000 : 300, asked = 0;
+	struct sockaddr_in from = address(READER), to = address(OWNER);
+	const struct cfs_rdma_conf conf = {
+		.local = (struct sockaddr *)&from,
+		.local_len = sizeof(from),
+		.max_conns = 32,
+		.max_reads = 1,
+		.events = &of_a_stranger,
+	};
+	cfs_deadline_t until = cfs_deadline_in((uint64_t)n * 1000);
+	uint8_t secret[CFS_RDMA_SECRET] = {0};
+	struct cfs_rdma_conn *c;
+	struct cfs_rdma *d;
+	size_t before = 0;
+	char err[256];
+
+	(void)state;
+	get_hot();
+	refused = 0;
+	assert_int_equal(cfs_rdma_verbs.open(&conf, &d, err), 0);
+	to.sin_port = htons(owner_port);
+	while (refused < n) {
+		struct pollfd p = {.fd = cfs_rdma_verbs.fd(d), .events = POLLIN};
+
+		while (asked < n && cfs_rdma_verbs.connect(d, (struct sockaddr *)&to, asked + 1,
+							   secret, NULL, &c) == 0)
+			asked++;
+		(void)poll(&p, 1, 20);
+		cfs_rdma_verbs.poll(d);
+		(void)cfs_rdma_verbs.tick(d, cfs_now_ms());
+		if (!before && refused > 100)
+			before = resident();
+		read_right(refused * 100, 100);
+		assert_false(cfs_deadline_passed(until));
+	}
+	assert_true(resident() < before + (8u << 20));
+	cfs_rdma_verbs.close(d);
+	get_hot();
+	assert_int_equal(state_of(peer), CFS_PEER_CLOSED_CIRCUIT);
 }
 
 static void shell(const char *command)
@@ -272,23 +490,13 @@ static void removed(const char *device, const char *net)
 	cfs_deadline_t until = cfs_deadline_in(RDMA_MS);
 	struct many m[32];
 	sem_t done;
-	unsigned i;
 
 	sem_init(&done, 0, 0);
 	get_hot();
-	for (i = 0; i < 32; i++) {
-		m[i] = (struct many){.done = &done};
-		assert_int_equal(start_one(peer, &m[i], &owner, i * 100000, 90000, LONG_MS), 0);
-	}
+	start_many(m, &done);
 	snprintf(command, sizeof(command), "rdma link delete %s &", device);
 	shell(command);
-	for (i = 0; i < 32; i++)
-		wait_post(&done);
-	for (i = 0; i < 32; i++) {
-		assert_int_equal(m[i].err, 0);
-		assert_memory_equal(m[i].dst, owner.data + i * 100000, 90000);
-		free(m[i].dst);
-	}
+	end_right(m, &done);
 	snprintf(command, sizeof(command), "/sys/class/infiniband/%s", device);
 	while (access(command, F_OK) == 0 || stats().conns_by[CFS_PEER_RDMA] > 0) {
 		read_right(0, 5000);
@@ -324,10 +532,7 @@ static void test_owner_ends(void **state)
 	(void)addr;
 	sem_init(&done, 0, 0);
 	get_hot();
-	for (i = 0; i < 32; i++) {
-		m[i] = (struct many){.done = &done};
-		assert_int_equal(start_one(peer, &m[i], &owner, i * 100000, 90000, LONG_MS), 0);
-	}
+	start_many(m, &done);
 	assert_int_equal(cfs_transport_destroy(owner.t), 0);
 	for (i = 0; i < 32; i++)
 		wait_post(&done);
@@ -368,6 +573,9 @@ int main(int argc, char **argv)
 		WITH_BOTH(test_many_at_once),
 		WITH_BOTH(test_flipped_bit),
 		WITH_BOTH(test_flipped_bit_of_the_table),
+		WITH_BOTH(test_wrong_key),
+		WITH_BOTH(test_stale_lease),
+		WITH_BOTH(test_strangers),
 		WITH_BOTH(test_loss),
 		WITH_BOTH(test_cut),
 		WITH_BOTH(test_owner_ends),

@@ -228,7 +228,9 @@ int main(void)
 {
 #define WITH_POOL(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		WITH_POOL(test_hot_block), WITH_POOL(test_damaged_file), WITH_POOL(test_eviction),
+		WITH_POOL(test_hot_block),
+		WITH_POOL(test_damaged_file),
+		WITH_POOL(test_eviction),
 		WITH_POOL(test_device_goes),
 	};
 

@@ -393,7 +393,7 @@ static size_t resident(void)
 	return pages * 4096;
 }
 
-/* Whoever reaches the port asks for queue pairs: all are refused, the owner keeps nothing of them. */
+/* Queue pairs without a session are all refused, and the owner keeps nothing of them. */
 static void test_strangers(void **state)
 {
 	static const struct cfs_rdma_events of_a_stranger = {

@@ -23,7 +23,7 @@
 #define LEN   (CFS_RDMA_PAGE * 20 + 77)
 #define SLOTS 2
 
-/* What is mapped: a key is used once. */
+/* Memory that was mapped: a key is used once. */
 static struct mapped {
 	struct cfs_rdma_memory memory;
 	const uint8_t *start;

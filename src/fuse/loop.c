@@ -137,6 +137,12 @@ void loop_serve_ring(void *arg, struct cfs_request *rq, unsigned place)
 	struct cfs_fuse *f = arg;
 
 	handle(f, rq, threads_max(f) + place);
+	/*
+	 * An entry of a listing that the kernel cannot keep: its caller waits (fuse_force_forget() of
+	 * fs/fuse/readdir.c). The device ends such a request when it is read; a ring does not.
+	 */
+	if (rq->opcode == FUSE_FORGET)
+		channel_reply_error(f->channel, &rq->id, 0);
 }
 
 /* Called with loop.lock held, for a thread that is to be started. */

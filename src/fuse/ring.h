@@ -3,8 +3,9 @@
  * The channel over io_uring (Linux 6.14): requests come through queues, one for each possible CPU.
  * The kernel puts a request into the queue of the CPU that asks, where it takes an entry: two
  * buffers of this process. The answer is written into the same buffers. Handing it over makes the
- * entry available for the next request, in the same system call. FORGET, INTERRUPT and
- * notifications stay on the device, as do the first request and its answer.
+ * entry available for the next request, in the same system call. INTERRUPT and notifications stay on
+ * the device, as do the first request and its answer. So does FORGET, but for one in a listing, which
+ * wants an answer here.
  *
  * Each thread of the ring has one entry and an io_uring of its own. It carries a request out itself,
  * and hands the answer over when it comes back for the next one. So a handler that blocks holds up

@@ -10,7 +10,11 @@ import subprocess
 
 import pytest
 
+import test_concurrency
 import test_killed_programs
+import test_kernel_caches
+import test_multi
+import test_passthrough
 import test_posix
 from cachefs import SLOW, alive, wait_until
 from ring import on_ring  # noqa: F401
@@ -63,6 +67,56 @@ def test_model_on_two_mounts(ws, volume):
     args = ["--seed", "1", "--ops", "2000"]
     cfsx(ws, *args, a, b)
     cfsx(ws, *args, "--verify", b)
+
+
+@pytest.mark.parametrize("size", ["2M", "1G"])
+def test_model_with_an_evicting_cache_and_passthrough(ws, size):
+    test_passthrough.test_model(ws, ws.volume(block_size="64K"), size)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "closed_file_is_seen",
+        "fsynced_data_is_seen_at_the_next_open",
+        "overwritten_file_is_not_served_from_the_page_cache",
+        "truncate_by_the_other_mount_while_bytes_are_not_stored",
+        "names_are_seen",
+        "rename_noreplace_over_the_others_file",
+        "file_deleted_by_the_other_mount",
+        "append_by_turns",
+    ],
+)
+def test_two_mounts(volume, name):
+    getattr(test_multi, "test_" + name)((volume.mount(FRESH), volume.mount(FRESH)))
+
+
+def test_races_of_two_mounts(ws, volume):
+    pair = volume.mount(FRESH), volume.mount(FRESH)
+    test_multi.test_exclusive_create_has_one_winner(ws, pair)
+    test_multi.test_creates_and_renames_from_both_sides(ws, pair)
+
+
+def test_random_work_on_two_mounts(ws, volume):
+    mounts = [volume.mount(FRESH), volume.mount(FRESH)]
+    test_concurrency.random_work(ws, mounts, trash_days=0, seconds=6)
+    test_concurrency.judge(volume, mounts)
+
+
+@pytest.mark.deadline(30)
+def test_directory_in_a_listing_that_is_above_it(volume):
+    """The kernel cannot put it there. It has the mount forget it, by a request that a program waits for."""
+    a, b = volume.mount(FRESH), volume.mount(FRESH)
+    os.makedirs(a / "x/y")
+    fd = os.open(a / "x/y", os.O_RDONLY)
+    os.rename(b / "x/y", b / "y")
+    os.rename(b / "x", b / "y/x")
+    assert os.listdir(fd) == ["x"]
+    os.close(fd)
+
+
+def test_listings_of_two_mounts(volume):
+    test_kernel_caches.test_changes_of_another_mount_show_in_listings(volume)
 
 
 @pytest.mark.deadline(240)

@@ -43,7 +43,8 @@ static const struct cfs_opt mdtest_table[] = {
 	OPT_SIZE("write", write, "SIZE", "bytes written into each file", .def = "0",
 		 .max = CFS_FILE_MAX),
 	OPT_DURATION("skip-dir-mtime", skip_dir_mtime_ms, "TIME",
-		     "of a META-URL: as the mount option", .def = "100ms", .flags = CFS_OPT_UNSET),
+		     "with a META-URL: the mount option of this name", .def = "100ms",
+		     .flags = CFS_OPT_UNSET),
 	ADMIN_OPTIONS(common),
 	{0},
 };

@@ -62,7 +62,7 @@ static const struct cfs_opt table[] = {
 	OPT_INT("download-limit", download_limit, "MBPS",
 		"bandwidth of downloads in Mbit/s; 0: no limit", .def = "0", .max = 10000000),
 	OPT_FLAG("skip-functional-tests", skip_checks, "measure only"),
-	OPT_FLAG("skip-speed", skip_speed, "test the surface only"),
+	OPT_FLAG("skip-speed", skip_speed, "only test the operations"),
 	OPT_JSON(json),
 	{0},
 };

@@ -22,14 +22,14 @@ struct fsck_opts {
 
 #define OPTIONS struct fsck_opts
 static const struct cfs_opt fsck_table[] = {
-	OPT_FLAG("repair", repair, "put right what can be put right without losing data"),
+	OPT_FLAG("repair", repair, "repair faults whose repair loses no data"),
 	OPT_STRING("path", path, "PATH",
 		   "check only this file or directory, given from the root of the volume"),
 	OPT_FLAG("recursive", recursive, "with --path: everything below it too"),
 	OPT_FLAG("sync-dir-stat", sync_dir_stat,
-		 "also compare the bytes of data that directories say they have, which clients "
-		 "keep loosely"),
-	OPT_FLAG("no-data", no_data, "do not look at objects"),
+		 "also compare the data size in the statistics of directories, which clients keep "
+		 "only roughly"),
+	OPT_FLAG("no-data", no_data, "do not check objects"),
 	ADMIN_OBJECT_OPTIONS(common),
 	{0},
 };

@@ -33,9 +33,9 @@ static const struct cfs_opt gc_table[] = {
 		 "only counted"),
 	OPT_FLAG("compact", compact, "first merge the slices of every chunk that has several"),
 	OPT_THREADS(threads, "objects removed at the same time"),
-	OPT_DURATION(
-		"age", age_ms, "TIME",
-		"objects younger than this are never leaked: 1h, or $JFS_GC_SKIPPEDTIME seconds"),
+	OPT_DURATION("age", age_ms, "TIME",
+		     "objects younger than this never count as leaked; without it "
+		     "$JFS_GC_SKIPPEDTIME seconds, or 1h"),
 	ADMIN_OBJECT_OPTIONS(common),
 	{0},
 };

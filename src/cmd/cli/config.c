@@ -54,7 +54,7 @@ static const struct cfs_opt config_table[] = {
 		 "store ACCESS_KEY, SECRET_KEY and SESSION_TOKEN of the environment or "
 		 "--credentials"),
 	OPT_INT("tier", tier, "N",
-		"which tier --storage-class and --tag are of; 0: that of files in no other",
+		"tier that --storage-class and --tag belong to; 0: files without another tier",
 		.def = "0", .max = CFS_OBJECT_TIERS - 1),
 	OPT_STRING("storage-class", storage_class, "CLASS",
 		   "storage class of objects to come; empty: the bucket's"),
@@ -75,11 +75,11 @@ static const struct cfs_opt config_table[] = {
 	OPT_STRING("rotate-group-key", rotate_group_key, "GROUP",
 		   "give a cache group a new key; members change to it within seconds", .min = 1),
 	OPT_CHOICE("replicate", replicate, replicate_modes, "off|async|sync",
-		   "replicate the metadata (SQLite) into the bucket, from the next mount on: that "
-		   "mount goes on with the replica, whichever database has made it"),
+		   "replicate the metadata (SQLite) into the bucket from the next mount on; that "
+		   "mount continues the replica of whichever database made it"),
 	OPT_DURATION("replica-keep", replica_keep_ms, "TIME",
 		     "with --replicate: how far back the replica reaches", .def = "1d"),
-	OPT_FLAG("force", force, "change even what looks like a mistake"),
+	OPT_FLAG("force", force, "make changes that look like a mistake, too"),
 	OPT_FLAG("json", json, "print the setting as JSON"),
 	OPT_CREDENTIALS(credentials, "META_PASSWORD, ACCESS_KEY"),
 	{0},
@@ -443,8 +443,7 @@ out:
 const struct cmd cmd_config = {
 	.name = "config",
 	.synopsis = "[OPTIONS] META-URL",
-	.summary = "Shows a volume's setting, or changes what may change; mounts notice within a "
-		   "heartbeat",
+	.summary = "Shows or changes a volume's setting; mounts notice within a heartbeat",
 	.options = config_table,
 	.options_size = sizeof(struct config_opts),
 	.min_args = 1,

@@ -22,7 +22,7 @@ struct destroy_opts {
 #define OPTIONS struct destroy_opts
 static const struct cfs_opt destroy_table[] = {
 	OPT_FLAG("yes", yes, "do not ask"),
-	OPT_FLAG("dry-run", dry_run, "only say what would be removed"),
+	OPT_FLAG("dry-run", dry_run, "only report what would be removed"),
 	OPT_FLAG("force", force, "even when the volume is mounted somewhere"),
 	OPT_THREADS(threads, "objects removed at the same time"),
 	ADMIN_OBJECT_OPTIONS(common),

@@ -72,7 +72,8 @@ static const struct cfs_opt format_table[] = {
 		   .def = "off"),
 	OPT_FLAG("force", force, "overwrite the setting of an existing volume"),
 	OPT_FLAG("no-check", no_check,
-		 "do not test the object store, nor whether it has a volume of that name"),
+		 "do not test the object store, and do not check whether it has a volume of that "
+		 "name"),
 	{0},
 };
 

@@ -27,7 +27,7 @@ struct quota_opts {
 static const struct cfs_opt quota_table[] = {
 	OPT_STRING("path", path, "PATH", "a directory, given from the root of the volume"),
 	OPT_INT("uid", uid, "UID",
-		"a user; counts everything that belongs to him, the trash included", .def = "-1",
+		"a user; everything that the user owns is counted, the trash included", .def = "-1",
 		.min = -1, .max = UINT32_MAX - 1),
 	OPT_INT("gid", gid, "GID", "a group", .def = "-1", .min = -1, .max = UINT32_MAX - 1),
 	OPT_SIZE("capacity", capacity, "SIZE",
@@ -35,7 +35,7 @@ static const struct cfs_opt quota_table[] = {
 		 .unit = 1ULL << 30, .max = INT64_MAX),
 	OPT_INT("inodes", inodes, "N", "set: limit of the number of inodes; 0: none", .def = "-1",
 		.min = -1, .max = INT64_MAX),
-	OPT_FLAG("repair", repair, "check: put the recorded usage right"),
+	OPT_FLAG("repair", repair, "check: correct the recorded usage"),
 	ADMIN_OPTIONS(common),
 	{0},
 };
@@ -434,7 +434,7 @@ static int quota_run(void *options, const char **args)
 const struct cmd cmd_quota = {
 	.name = "quota",
 	.synopsis = "set|get|list|delete|check|repair [OPTIONS] META-URL",
-	.summary = "Limits of directories, users and groups",
+	.summary = "Manages limits of directories, users and groups",
 	.options = quota_table,
 	.options_size = sizeof(struct quota_opts),
 	.min_args = 2,

@@ -30,7 +30,7 @@ struct restore_opts {
 #define OPTIONS struct restore_opts
 static const struct cfs_opt restore_table[] = {
 	OPT_FLAG("put-back", put_back,
-		 "move everything back to where it was, unless the name is taken"),
+		 "move entries back to their original directories, unless the name is taken"),
 	OPT_THREADS(threads, "entries moved at the same time"),
 	ADMIN_OPTIONS(common),
 	{0},
@@ -249,7 +249,7 @@ static int restore_run(void *options, const char **args)
 const struct cmd cmd_restore = {
 	.name = "restore",
 	.synopsis = "[--put-back] [OPTIONS] META-URL HOUR...",
-	.summary = "Puts removed trees together again in .trash/HOUR, or back to where they were",
+	.summary = "Reassembles removed trees in .trash/HOUR, or moves them back",
 	.options = restore_table,
 	.options_size = sizeof(struct restore_opts),
 	.min_args = 2,

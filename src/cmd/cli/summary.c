@@ -17,7 +17,7 @@ static const struct cfs_opt summary_table[] = {
 		.def = "2", .min = 0, .max = 10),
 	OPT_INT("entries", entries, "N", "largest entries shown of each directory", .def = "10",
 		.min = 0, .max = 100),
-	OPT_FLAG("strict", strict, "look at every inode instead of the statistics of directories"),
+	OPT_FLAG("strict", strict, "read every inode instead of the statistics of directories"),
 	OPT_JSON(json),
 	{0},
 };
@@ -83,7 +83,7 @@ static int summary_run(void *options, const char **args)
 const struct cmd cmd_summary = {
 	.name = "summary",
 	.synopsis = "[--depth N] [--entries N] [--strict] [--json] PATH",
-	.summary = "Shows what a directory of a mount and its largest entries weigh",
+	.summary = "Shows the size of a directory of a mount and of its largest entries",
 	.options = summary_table,
 	.options_size = sizeof(struct summary_opts),
 	.min_args = 1,

@@ -303,7 +303,7 @@ static int tier_run(void *options, const char **args)
 const struct cmd cmd_tier = {
 	.name = "tier",
 	.synopsis = "set|list [--tier N] [-r] [OPTIONS] META-URL [PATH]",
-	.summary = "Storage class of the objects to come of files and directories",
+	.summary = "Sets the storage class of future objects of files and directories",
 	.options = tier_table,
 	.options_size = sizeof(struct tier_opts),
 	.min_args = 2,

@@ -32,7 +32,7 @@ static const struct cfs_opt umount_table[] = {
 		 "detach at once even when busy; open files keep working until closed"),
 	OPT_FLAG("flush", flush,
 		 "wait until blocks that writeback keeps on disk are uploaded; --no-flush leaves "
-		 "them to the next mount with this cache-dir",
+		 "them for the next mount with this cache-dir",
 		 .def = "true"),
 	OPT_DURATION("timeout", timeout_ms, "TIME", "how long to wait for data to be flushed",
 		     .def = "300"),

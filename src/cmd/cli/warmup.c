@@ -19,8 +19,8 @@ struct warmup_opts {
 #define OPTIONS struct warmup_opts
 static const struct cfs_opt warmup_table[] = {
 	OPT_STRING("file", file, "LIST", "paths, one a line; -: standard input", .letter = 'f'),
-	OPT_FLAG("evict", evict, "drop it from the caches instead"),
-	OPT_FLAG("check", check, "only say how much of it the caches have"),
+	OPT_FLAG("evict", evict, "drop the files from the caches instead"),
+	OPT_FLAG("check", check, "only report how much of the files the caches have"),
 	OPT_FLAG("whole", whole,
 		 "also compose each file of its blocks, so that the kernel can read it without the "
 		 "mount (passthrough)"),

@@ -35,13 +35,13 @@ struct profile_opts {
 #define OPTIONS struct profile_opts
 static const struct cfs_opt profile_table[] = {
 	OPT_CHOICE("by", by, by_names, "all|kind|uid|pid",
-		   "what makes a row: the kind of operation, the user, the process, or all three",
+		   "group rows by the kind of operation, the user, the process, or all three",
 		   .def = "all"),
-	OPT_DURATION("interval", interval_ms, "TIME", "time between two looks at the table",
+	OPT_DURATION("interval", interval_ms, "TIME", "time between two refreshes of the table",
 		     .def = "2", .min = 100, .max = 86400000),
 	OPT_INT("count", count, "N", "intervals, 0: until interrupted", .def = "0", .min = 0,
 		.max = INT64_MAX),
-	OPT_FLAG("json", json, "print one JSON object in the end"),
+	OPT_FLAG("json", json, "print one JSON object at the end"),
 	{0},
 };
 
@@ -331,7 +331,7 @@ static int profile_run(void *options, const char **args)
 const struct cmd cmd_profile = {
 	.name = "profile",
 	.synopsis = "[--by all|kind|uid|pid] [--interval TIME] [--count N] [--json] MOUNTPOINT",
-	.summary = "Shows who asks a mount for what, and how long it takes",
+	.summary = "Shows calls and times of a mount by operation, user and process",
 	.options = profile_table,
 	.options_size = sizeof(struct profile_opts),
 	.min_args = 1,

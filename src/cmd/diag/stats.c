@@ -26,7 +26,7 @@ struct stats_opts {
 
 #define OPTIONS struct stats_opts
 static const struct cfs_opt stats_table[] = {
-	OPT_DURATION("interval", interval_ms, "TIME", "time that a line stands for", .def = "1",
+	OPT_DURATION("interval", interval_ms, "TIME", "time between two lines", .def = "1",
 		     .min = 100, .max = 86400000),
 	OPT_INT("count", count, "N", "lines, 0: until interrupted", .def = "0", .min = 0,
 		.max = INT64_MAX),
@@ -275,8 +275,7 @@ static int stats_run(void *options, const char **args)
 const struct cmd cmd_stats = {
 	.name = "stats",
 	.synopsis = "[--interval TIME] [--count N] [--json] MOUNTPOINT",
-	.summary =
-		"Shows what a mount does: requests, hits of its caches, objects, metadata, memory",
+	.summary = "Shows the activity of a mount: requests, cache hits, objects, metadata, memory",
 	.options = stats_table,
 	.options_size = sizeof(struct stats_opts),
 	.min_args = 1,

@@ -28,12 +28,12 @@ static const struct cfs_opt dump_table[] = {
 	OPT_FLAG("keep-secrets", keep_secrets,
 		 "keep the secret key, the session token and the encryption key in the setting"),
 	OPT_CHOICE("compress", compress, codecs, "HOW",
-		   "none, gzip or zstd; auto: by the end of the file's name (.gz, .zst, .zstd)",
+		   "none, gzip or zstd; auto: by the suffix of the file's name (.gz, .zst, .zstd)",
 		   .def = "auto"),
 	OPT_FLAG("to-bucket", to_bucket,
-		 "a backup, compressed JSON without secrets, in the volume's bucket, as mounts and "
-		 "JuiceFS make it"),
-	OPT_FLAG("skip-trash", skip_trash, "leave the trash out; for JSON"),
+		 "store a backup, compressed JSON without secrets, in the volume's bucket, as "
+		 "mounts and JuiceFS do"),
+	OPT_FLAG("skip-trash", skip_trash, "leave the trash out; not with --binary"),
 	ADMIN_OBJECT_OPTIONS(common),
 	{0},
 };

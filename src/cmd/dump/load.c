@@ -32,7 +32,7 @@ static const char *const ciphers[] = {"aes256gcm-rsa", "chacha20-rsa", NULL};
 
 #define OPTIONS struct load_opts
 static const struct cfs_opt load_table[] = {
-	OPT_FLAG("restart", restart, "remove what a load left that did not end, and begin again"),
+	OPT_FLAG("restart", restart, "remove the remains of an unfinished load, and begin again"),
 	OPT_STRING("encrypt-key", key, "FILE",
 		   "PEM file of the encryption key, which a dump lacks unless it was made with "
 		   "--keep-secrets"),
@@ -42,15 +42,16 @@ static const struct cfs_opt load_table[] = {
 	OPT_FLAG("from-replica", from_replica,
 		 "restore the replica of the metadata (format --replicate) from the bucket that "
 		 "--storage and --bucket name, into a new SQLite file"),
-	OPT_STRING("until", until, "TIME",
-		   "with --from-replica: as it was at this time, as in 2026-01-31T12:00:00Z, or "
-		   "after this entry, as in log-00000000000000a1",
-		   .min = 1),
+	OPT_STRING(
+		"until", until, "TIME",
+		"with --from-replica: restore the state at this time, as in 2026-01-31T12:00:00Z, "
+		"or after this entry, as in log-00000000000000a1",
+		.min = 1),
 	OPT_STRING("volume", volume, "NAME",
 		   "with --from-bucket or --from-replica: the volume's name", .min = 1),
 	OPT_CHOICE("encrypt-algo", cipher, ciphers, "CIPHER",
-		   "with these and --encrypt-key: the volume's cipher", .def = "aes256gcm-rsa"),
-	OPT_INT("shards", shards, "N", "with these: the volume's number of buckets", .def = "0",
+		   "with either and --encrypt-key: the volume's cipher", .def = "aes256gcm-rsa"),
+	OPT_INT("shards", shards, "N", "with either: the volume's number of buckets", .def = "0",
 		.min = 0, .max = 256),
 	ADMIN_OBJECT_OPTIONS(common),
 	{0},
@@ -354,7 +355,7 @@ const struct cmd cmd_load = {
 	.synopsis = "[--restart] [--encrypt-key=FILE] META-URL FILE, or --from-bucket "
 		    "--storage=TYPE --bucket=PLACE --volume=NAME META-URL [NAME|latest], or "
 		    "--from-replica --storage=TYPE --bucket=PLACE --volume=NAME META-URL",
-	.summary = "Makes a volume of a dump, in an empty database",
+	.summary = "Creates a volume from a dump or a backup, in an empty database",
 	.options = load_table,
 	.options_size = sizeof(struct load_opts),
 	.min_args = 1,

@@ -18,7 +18,7 @@ static void usage(FILE *out)
 	fputs("usage: mount.cachefs META-URL|NAME DIR [-sfnvrw] [-o OPTIONS] [-t cachefs]\n\n"
 	      "Called by mount(8) for `mount -t cachefs` and fstab lines. -f checks everything "
 	      "but\n"
-	      "does not mount, -s turns unknown options into warnings, -v says what is done.\n\n"
+	      "does not mount, -s turns unknown options into warnings, -v is verbose.\n\n"
 	      "Options for -o:\n",
 	      out);
 	cfs_opt_help(mount_table, out);

@@ -380,7 +380,7 @@ static int format_existing(struct cfs_meta *m, const struct cfs_ctx *ctx, const 
 
 	if (cfs_load_unfinished(old_text)) {
 		say(err,
-		    "%.130s has what a load left that did not end: load --restart begins again",
+		    "%.130s has the remains of an unfinished load: load --restart begins again",
 		    m->masked_url);
 		return -EEXIST;
 	}

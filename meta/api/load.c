@@ -51,8 +51,8 @@ static int make_room(struct cfs_meta *m, const struct cfs_ctx *ctx, bool restart
 	}
 	if (!restart) {
 		snprintf(err, 256,
-			 "%.130s has what a load left that did not end: --restart "
-			 "removes it and begins again",
+			 "%.130s has the remains of an unfinished load: --restart "
+			 "removes them and begins again",
 			 m->masked_url);
 		return -EEXIST;
 	}
@@ -134,7 +134,7 @@ int cfs_meta_load_end(struct cfs_meta *m, const char *setting, char err[256])
 	int rc = check_ours(m, &ctx);
 
 	if (rc == -ESTALE) {
-		snprintf(err, 256, "another load has begun in %.150s meanwhile, this one is void",
+		snprintf(err, 256, "another load has begun in %.150s meanwhile, this one ends",
 			 m->masked_url);
 		return rc;
 	}

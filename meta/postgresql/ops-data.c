@@ -107,8 +107,9 @@ static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	a->usage = (struct cfs_usage){0};
 	r = sql_usage_length(c, req->ino, &a->attr, old_length, &a->usage);
 	if (r < 0)
-		cfs_warn("statistics of directories miss a write: inode=%llu error=%d",
-			 (unsigned long long)req->ino, r);
+		cfs_warn("statistics of directories miss a write, 'cachefs fsck --repair' counts "
+			 "it: inode=%llu error=%s",
+			 (unsigned long long)req->ino, cfs_errname(r));
 	return 0;
 }
 

@@ -422,7 +422,8 @@ static struct scopes scopes_of(struct cfs_quotas *q, const struct cfs_ctx *ctx, 
 	struct scopes s = {0};
 
 	if (atomic_load(&q->on_dirs) && cfs_quotas_scopes(q, ctx, dir, &s))
-		cfs_warn("a change is missing in directory quotas: inode=%llu",
+		cfs_warn("directory quotas miss a change, 'cachefs quota repair' counts it: "
+			 "inode=%llu",
 			 (unsigned long long)dir);
 	return s;
 }

@@ -42,7 +42,8 @@ static void add_dir(struct cfs_usage_batch *b, const struct cfs_usage_dir *d)
 	struct cfs_usage_dir *s = cfs_inomap_add(&b->dirs, d->dir);
 
 	if (!s) {
-		cfs_warn("out of memory, a directory's statistics miss a change: inode=%llu",
+		cfs_warn("out of memory, a directory's statistics miss a change, "
+			 "'cachefs fsck --repair' counts it: inode=%llu",
 			 (unsigned long long)d->dir);
 		return;
 	}

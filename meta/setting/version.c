@@ -69,7 +69,7 @@ static int check_bound(const char *bound, int bad_sign, const char *which, char 
 	order = compare_versions(&own, &v);
 	if (order == 0 || (order < 0) != (bad_sign < 0))
 		return 0;
-	snprintf(err, 256, "the volume asks for %s %s, this client is level %s", which, bound,
+	snprintf(err, 256, "the volume requires %s %s, this client is level %s", which, bound,
 		 CFS_COMPAT_VERSION);
 	return -EPROTONOSUPPORT;
 }

@@ -462,7 +462,8 @@ static int settle(struct sql_db *db, const struct cfs_ctx *ctx, uint64_t txn)
 		 cfs_backoff(attempt++, LOST_BASE_MS, LOST_MAX_MS, ctx->deadline));
 	if (r >= 0)
 		return r;
-	cfs_err("connection lost during commit, it is not known whether it was done: url=%s",
+	cfs_err("connection lost during commit, its outcome is unknown, the operation fails: "
+		"url=%s",
 		db->where);
 	return -EIO;
 }

@@ -103,7 +103,7 @@ static int load_file(const char *path, const void **ret_table, char err[256])
 	}
 	m = dlsym(handle, "cfs_module");
 	if (!m || strcmp(m->version, CFS_MODULE_VERSION) != 0) {
-		snprintf(err, 256, "module %s is of another version than the program", path);
+		snprintf(err, 256, "module %s has another version than the program", path);
 		dlclose(handle);
 		return -ENOEXEC;
 	}

@@ -395,7 +395,8 @@ int cfs_data_drain(struct cfs_data *d)
 		seen = cfs_file_error_mark(f);
 		rf = cfs_file_flush(f, &ctx, seen);
 		if (cfs_file_dirty(f) && cfs_deadline_passed(ctx.deadline)) {
-			cfs_err("writes not stored in time: inode=%llu",
+			cfs_err("writes not stored in time, the remaining ones are not waited for: "
+				"inode=%llu",
 				(unsigned long long)f->node.key);
 			cfs_file_unref(f);
 			return r ? r : -EIO;

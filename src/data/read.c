@@ -383,7 +383,8 @@ int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream
 			cfs_segs_truncate(ret, at - off);
 		} else {
 			if (r == -ENOENT)
-				cfs_err("an object is missing: inode=%llu chunk=%u slice=%llu",
+				cfs_err("an object is missing, the read fails: inode=%llu chunk=%u "
+					"slice=%llu",
 					(unsigned long long)f->node.key, indx,
 					(unsigned long long)slice);
 			goto fail;

@@ -635,9 +635,10 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 					/* A failed sync stays failed; staged bytes are still there. */
 					s->moment = cfs_store_moment(d->conf.store);
 					if (!submit_commit(c))
-						cfs_warn("commit waits for the next round: "
-							 "inode=%llu",
-							 (unsigned long long)f->node.key);
+						cfs_warn(
+							"commit failed, the next flush repeats it: "
+							"inode=%llu",
+							(unsigned long long)f->node.key);
 					pthread_mutex_unlock(&f->lock);
 					return;
 				}

@@ -109,7 +109,7 @@ static void note_late(struct attempt *a, int err, const char *why)
 static void on_silence(void *arg, uint64_t silent_ms)
 {
 	if (silent_ms >= LATE_MS)
-		note_late(arg, -ETIMEDOUT, "nothing comes or goes");
+		note_late(arg, -ETIMEDOUT, "no byte is sent or received");
 }
 
 /* Calls nest: a listing's callback may make others. */

@@ -609,9 +609,10 @@ static void limit_log(struct cfs_replica *r)
 	atomic_store(&r->backlog, len);
 	if (len <= max || r->log.held < 0)
 		return;
-	cfs_warn("replica: the bucket has been away for too long, the log is let go and all of the "
-		 "database is stored when it is back: volume=%s bytes=%" PRIu64,
-		 r->conf.volume, len);
+	cfs_warn(
+		"replica: the bucket has been away for too long, the log is released and the whole "
+		"database is stored when it is back: volume=%s bytes=%" PRIu64,
+		r->conf.volume, len);
 	drop_pending(r);
 	drop_base(r);
 	log_release(&r->log);
@@ -678,9 +679,9 @@ static int cycle(struct cfs_replica *r)
 	if (!rc)
 		rc = append_all(r);
 	if (rc == -ENODATA || rc == -EFBIG) {
-		cfs_warn("replica: %s, all of the database is stored: volume=%s",
+		cfs_warn("replica: %s, the whole database is stored: volume=%s",
 			 rc == -EFBIG ? "a transaction is too large for an entry"
-				      : "the log does not go on where it was left",
+				      : "the log does not continue at the last entry",
 			 r->conf.volume);
 		drop_pending(r);
 		drop_base(r);
@@ -707,7 +708,7 @@ static void note_failure(struct cfs_replica *r, int rc, uint64_t begun)
 	r->failing_since_ms = r->failing_since_ms ? r->failing_since_ms : begun;
 	if (!r->told && now - r->failing_since_ms >= LATE_MS) {
 		r->told = true;
-		cfs_warn("replica: the metadata is not replicated at the moment, it is tried on: "
+		cfs_warn("replica: the metadata cannot be replicated, trying again until it can: "
 			 "volume=%s seconds=%" PRIu64 " error=%s cause=%s",
 			 r->conf.volume, lag_ns(r) / 1000000000, cfs_errname(rc),
 			 cfs_object_cause());

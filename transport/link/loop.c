@@ -57,7 +57,8 @@ void cfs_loop_wake(struct cfs_loop *loop)
 /* The remaining errors are programming errors. */
 static _Noreturn void broken(int err)
 {
-	cfs_err("peer transport: io_uring_enter: %s", cfs_errname(err));
+	cfs_err("peer transport: io_uring_enter() failed, the process aborts: error=%s",
+		cfs_errname(err));
 	abort();
 }
 

@@ -811,7 +811,7 @@ static void try_reopen(struct cfs_onesided *o)
 	if (open_device(o, err) == 0)
 		cfs_info("RDMA device is used: device=%s", o->ops->name(o->d));
 	else
-		cfs_debug("no RDMA device: %s", err);
+		cfs_debug("no RDMA device: error=%s", err);
 }
 
 bool cfs_onesided_tick(struct cfs_onesided *o)

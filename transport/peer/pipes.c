@@ -48,7 +48,7 @@ static struct cfs_pipe *create(struct cfs_transport *t)
 	}
 	destroy(t, p);
 	if (!t->no_pipes_until_ms)
-		cfs_warn("peer transport: pipes hold %d bytes only (fs.pipe-user-pages-soft), "
+		cfs_warn("peer transport: a pipe holds only %d bytes (fs.pipe-user-pages-soft), "
 			 "large answers beyond %u at a time are copied until there is room",
 			 size, t->n_pipes);
 	t->no_pipes_until_ms = t->loop.now_ms + RETRY_MS;

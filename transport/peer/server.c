@@ -326,7 +326,8 @@ static void acceptable(struct cfs_op *op, int res)
 	if (r == 0 || r == -EAGAIN || r == -ECONNABORTED || r == -EINTR)
 		cfs_server_arm(t);
 	else
-		cfs_warn("peer transport cannot accept, waits: %s", cfs_errname(r));
+		cfs_warn("peer transport: cannot accept a connection, trying again: error=%s",
+			 cfs_errname(r));
 }
 
 void cfs_server_arm(struct cfs_transport *t)

@@ -319,7 +319,7 @@ int cfs_transport_destroy(struct cfs_transport *t)
 	if (r == 0)
 		transport_free(t);
 	else
-		cfs_err("peer transport: closed with unanswered requests");
+		cfs_err("peer transport: shutting down with unanswered requests");
 	return r;
 }
 

@@ -298,7 +298,7 @@ static int measure(struct bench *b, const struct kind *kind, unsigned threads)
 		report(b, &l, (double)(cfs_now_ns() - start) / 1e9, cpu_s() - cpu);
 	else if (!live_stopped())
 		cmd_error("%s with %u at the same time: %s", kind->name, threads,
-			  r == -EBADMSG ? "what came back is not what was stored" : strerror(-r));
+			  r == -EBADMSG ? "other bytes came back than were stored" : strerror(-r));
 	free(l.us);
 	return r;
 }

@@ -338,7 +338,7 @@ static int report_damage(struct fsck *f, cfs_ino_t ino, const struct cfs_check *
 					c->attr.parent, c->parent);
 			break;
 		case CFS_DAMAGE_TYPE:
-			r = fsck_report(f, "type", ino, fixed, "a name gives another type");
+			r = fsck_report(f, "type", ino, fixed, "an entry has another type");
 			break;
 		case CFS_DAMAGE_NAME:
 			r = fsck_report(f, "name", ino, fixed,
@@ -355,11 +355,12 @@ static int report_damage(struct fsck *f, cfs_ino_t ino, const struct cfs_check *
 					"has entries, but neither name nor inode");
 			break;
 		case CFS_DAMAGE_DATA:
-			r = fsck_report(f, "data", ino, fixed, "data of no file");
+			r = fsck_report(f, "data", ino, fixed,
+					"data of an inode that does not exist");
 			break;
 		case CFS_DAMAGE_XATTR:
 			r = fsck_report(f, "xattr", ino, fixed,
-					"extended attributes of what does not exist");
+					"extended attributes of an inode that does not exist");
 			break;
 		}
 	}

@@ -398,7 +398,7 @@ static int run(struct gc *g)
 	if (r == 0 && g->o->delete)
 		r = cfs_meta_reap(g->a->meta, stay, NULL, &g->reaped);
 	if (r < 0) {
-		cmd_error("cannot %s: %s", g->o->compact ? "compact" : "end what was deleted",
+		cmd_error("cannot %s: %s", g->o->compact ? "compact" : "remove deleted data",
 			  strerror(-r));
 		return r;
 	}
@@ -543,7 +543,7 @@ static int judge_from(struct gc *g)
 	int r = g->o->delete ? ask_time(g->a, &there_s) : 0;
 
 	if (r < 0) {
-		cmd_error("the object store does not tell the time, nothing is removed: %s",
+		cmd_error("the object store's clock cannot be read, nothing is removed: %s",
 			  strerror(-r));
 		return r;
 	}

@@ -268,7 +268,7 @@ static int run_set(struct tier_cmd *c, const char *path)
 	live_begin();
 	r = c->o->recursive && e.attr.type == CFS_TYPE_DIR ? set_tree(c, e.ino) : set_one(c, e.ino);
 	if (r == -EINTR)
-		cmd_error("interrupted; what is left has its old tier");
+		cmd_error("interrupted; the remaining files keep their tier");
 	changed = atomic_load(&c->changed);
 	if (c->o->common.json)
 		admin_print_json(json_pack("{s:I, s:I}", "changed", (json_int_t)changed, "failed",

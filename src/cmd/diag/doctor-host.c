@@ -125,7 +125,7 @@ static void check_cache(struct doctor *d, const char *dir)
 		doctor_say(d, CFS_ADVICE_CHANGE, dir, "cannot be written: %s", strerror(errno));
 	else if (fs.network)
 		doctor_say(d, CFS_ADVICE_CHANGE, dir,
-			   "is on %s: a cache is to be nearer than the object store", fs.name);
+			   "is on %s: a cache should be nearer than the object store", fs.name);
 	else if (fs.free < CACHE_FREE_MIN)
 		doctor_say(d, CFS_ADVICE_CHANGE, dir,
 			   "%.0f %% of the %s are free, and the cache leaves 10 %% free: it will "

@@ -195,7 +195,7 @@ static void check_objects(struct doctor *d, struct cfs_object_store *o, const ch
 	if (judge(d, "get", n < 0 ? (int)n : 0, start_ns) &&
 	    (n != OBJECT_SIZE || memcmp(body, back, sizeof(body)) != 0))
 		doctor_say(d, CFS_ADVICE_CHANGE, "get",
-			   "what came back is not what was stored: this store cannot be used");
+			   "other bytes came back than were stored: this store cannot be used");
 	start_ns = cfs_now_ns();
 	r = o->ops->list(o, key, "", take_listed, &l, cfs_deadline_in(STEP_MS));
 	if (judge(d, "list", r, start_ns)) {

@@ -95,7 +95,7 @@ static int read_member(struct json *j, struct entry *dir, const char *key, struc
 	m->row = (struct cfs_row){.edge = {.parent = dir->ino, .name = m->name}};
 	m->row.edge.name_len = pull_unescape(key, m->name, sizeof(m->name));
 	if (!m->row.edge.name_len || m->row.edge.name_len > CFS_NAME_MAX)
-		return pull_fail(j->p, "a name that cannot be");
+		return pull_fail(j->p, "a name that is not allowed");
 	r = read_entry(j, &m->e);
 	if (r)
 		return r;
@@ -122,7 +122,8 @@ static int read_entries(struct json *j, struct entry *dir)
 	int r;
 
 	if (!dir->has_attr || dir->attr.type != CFS_TYPE_DIR)
-		return pull_fail(j->p, "entries of what is no directory, or before its attr");
+		return pull_fail(j->p,
+				 "entries below a file, or before the attr of their directory");
 	m = malloc(sizeof(*m));
 	if (!m)
 		return -ENOMEM;
@@ -304,7 +305,7 @@ static int read_all(struct json *j)
 	if (!r)
 		r = pull_end(j->p);
 	if (!r && !j->inodes && !j->l->inodes)
-		r = pull_fail(j->p, "there is no tree in it");
+		r = pull_fail(j->p, "the tree is missing");
 	if (!r)
 		r = linked_write(j);
 	if (!r)

@@ -335,8 +335,8 @@ static void make_one(struct backups *b, int64_t now_s)
 	if (out.err[0])
 		fail(b, out.err);
 	if (r)
-		cfs_warn("the mark of backups could not be written, the next one may be early or "
-			 "late: volume=%s error=%s",
+		cfs_warn("the time of this backup could not be recorded, the next one may be early "
+			 "or late: volume=%s error=%s",
 			 b->conf.volume, cfs_errname(r));
 }
 
@@ -391,7 +391,7 @@ static void tick(struct backups *b)
 
 	atomic_store(&b->clock_off_s, now_s - cfs_wall_s());
 	if (is_dying(b)) {
-		fail(b, "the child process of the one before cannot end");
+		fail(b, "the child process of the previous one cannot be ended");
 		return;
 	}
 	r = read_state(b, &s);

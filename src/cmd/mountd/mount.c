@@ -111,8 +111,8 @@ static int find_supervisor(const char *point, const struct mounted *m, const str
 	close_range(STDERR_FILENO + 1, ~0U, 0);
 	r = handover_path(m->dev_minor, old, size);
 	if (r < 0) {
-		cmd_error("%s: already mounted (%s), and there is no place where its supervisor "
-			  "could be found: %s",
+		cmd_error("%s: already mounted (%s), and the directory of its supervisor's socket "
+			  "cannot be used: %s",
 			  point, m->source, strerror(-r));
 		return CMD_MOUNT_FAILED;
 	}
@@ -128,11 +128,11 @@ static bool clear_dead_mount(const char *point, const struct mounted *m)
 		return false;
 	r = cfs_fuse_umount(point, true);
 	if (r < 0) {
-		cmd_error("%s: a dead mount (%s) is there, which cannot be detached: %s", point,
-			  m->source, strerror(-r));
+		cmd_error("%s: cannot detach the dead mount (%s): %s", point, m->source,
+			  strerror(-r));
 		return false;
 	}
-	cmd_error("%s: a dead mount (%s) was there, it is detached", point, m->source);
+	cmd_error("%s: detached a dead mount (%s)", point, m->source);
 	return true;
 }
 

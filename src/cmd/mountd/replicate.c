@@ -56,7 +56,7 @@ int replicate_restore(struct serve *s, const char *url, char err[256])
 		snprintf(err, 256, "restore needs a META-URL of SQLite, storage and bucket");
 		return -EINVAL;
 	}
-	cfs_info("the database does not exist, it is made of its replica: volume=%s url=%s",
+	cfs_info("the database does not exist, restoring it from its replica: volume=%s url=%s",
 		 o->restore, path);
 	r = volume_lost_setting(o->restore, o->storage, o->bucket, &setting);
 	if (r)

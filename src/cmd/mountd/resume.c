@@ -98,8 +98,9 @@ int resume_restore(struct serve *s, char err[256])
 			 s->setting->name, s->dir, (unsigned long long)cfs_meta_sid(s->meta),
 			 (unsigned long long)ret->handles);
 	if (r == 0 && ret->gone)
-		cfs_warn("open files that are no longer there: mount=%s handles=%llu", s->dir,
-			 (unsigned long long)ret->gone);
+		cfs_warn("open files do not exist any more, their handles fail: mount=%s "
+			 "handles=%llu",
+			 s->dir, (unsigned long long)ret->gone);
 	if (r == 0 && ret->lost)
 		cfs_warn("data that was written and not yet stored is lost, fsync and close will "
 			 "say so: mount=%s handles=%llu",

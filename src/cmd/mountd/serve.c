@@ -57,7 +57,7 @@ void serve_stuck(void *arg)
 {
 	struct serve *s = arg;
 
-	cfs_err("the process ends, as a request is stuck in it (watchdog-restart)");
+	cfs_err("a request is stuck in this process, which ends (watchdog-restart)");
 	cfs_log_flush();
 	if (worker_is_supervised(s->worker))
 		abort();
@@ -195,7 +195,8 @@ __attribute__((noreturn)) static void leave_mount(struct serve *s)
 	peers_leave(s->peers);
 	r = cfs_meta_leave(s->meta);
 	if (r < 0)
-		cfs_warn("usage could not be written: error=%s", cfs_errname(r));
+		cfs_warn("usage could not be written, 'cachefs fsck --repair' counts it: error=%s",
+			 cfs_errname(r));
 	cfs_info("left the mount to another process: mount=%s", s->dir);
 	cfs_log_flush();
 	_exit(CMD_OK);
@@ -239,7 +240,7 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 	mallopt(M_ARENA_MAX, 2);
 	r = cfs_activity_init();
 	if (r < 0)
-		cfs_warn("requests are not traced, as there is no shared memory: error=%s",
+		cfs_warn("request tracing is off, there is no shared memory: error=%s",
 			 cfs_errname(r));
 	notify_send("STATUS=Mounting at %s", dir);
 	r = worker_resumes(w) ? resume_open(&s, url, err) : layers_open_backends(&s, url, dir, err);

@@ -172,12 +172,12 @@ static void warn_stuck(const struct shutdown *s, const struct work *w, cfs_deadl
 	if (is_same_wait(waits, told))
 		return;
 	memcpy(told, waits, sizeof(waits));
-	cfs_warn(
-		"unmounting waits, gives up when nothing moves for %llu s more: volume=%s mount=%s "
-		"dirty_bytes=%llu staged_bytes=%llu waits_for=\"%s\"",
-		(unsigned long long)(cfs_deadline_left_ms(limit) / 1000), s->conf.volume,
-		s->conf.dir, (unsigned long long)w->dirty_bytes,
-		(unsigned long long)w->staged_bytes, waits);
+	cfs_warn("unmounting waits, and gives up after %llu s more without progress: volume=%s "
+		 "mount=%s "
+		 "dirty_bytes=%llu staged_bytes=%llu waits_for=\"%s\"",
+		 (unsigned long long)(cfs_deadline_left_ms(limit) / 1000), s->conf.volume,
+		 s->conf.dir, (unsigned long long)w->dirty_bytes,
+		 (unsigned long long)w->staged_bytes, waits);
 }
 
 static void *watch(void *arg)
@@ -234,8 +234,7 @@ void shutdown_begin(struct shutdown *s)
 	}
 	pthread_mutex_unlock(&s->lock);
 	if (r < 0)
-		cfs_warn("the time of unmounting is not limited, its thread cannot start: mount=%s "
-			 "error=%s",
+		cfs_warn("stop-timeout does not apply, its thread cannot start: mount=%s error=%s",
 			 s->conf.dir, cfs_errname(r));
 }
 

@@ -149,12 +149,12 @@ static void tell_silent(const struct heartbeats *b, size_t open)
 	size_t i;
 
 	for (i = 0; i < b->n; i++)
-		cmd_error("note: session %" PRIu64
-			  " (%s) sends no heartbeat. The changes that it has "
-			  "counted and not written are unknown, so that %zu numbers of the usage "
-			  "are neither judged nor repaired. Continue or end it, or wait until it "
-			  "has expired (see `cachefs status`).",
-			  b->v[i].sid, b->v[i].who, open);
+		cmd_error(
+			"note: session %" PRIu64
+			" (%s) sends no heartbeat. It may have counted changes that it has not "
+			"written, so %zu numbers of the usage are neither judged nor repaired. "
+			"Continue or end it, or wait until it has expired (see `cachefs status`).",
+			b->v[i].sid, b->v[i].who, open);
 }
 
 int gaps_settle(struct admin *a, bool repair, gaps_measure_fn measure, gaps_damage_fn damage,
@@ -200,8 +200,8 @@ int gaps_settle(struct admin *a, bool repair, gaps_measure_fn measure, gaps_dama
 void gaps_note_open(size_t n)
 {
 	if (n)
-		cmd_error("note: %zu numbers of the usage could not be judged, as they change or a "
-			  "mount is silent. Where the volume is at rest for some heartbeats they "
-			  "can.",
+		cmd_error("note: %zu numbers of the usage could not be judged, because they change "
+			  "or a mount is silent. Check again when the volume is idle for some "
+			  "heartbeats.",
 			  n);
 }

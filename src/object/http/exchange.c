@@ -170,12 +170,12 @@ static int drive(struct cfs_http *h, struct cfs_http_connection *c, CURLcode *re
 		if (now >= until && until == deadline)
 			return cfs_http_fail(true, -ETIMEDOUT, "the deadline has passed");
 		if (now >= until)
-			return cfs_http_fail(true, -ETIMEDOUT, "nothing came or went for %lu ms",
+			return cfs_http_fail(true, -ETIMEDOUT,
+					     "no byte was sent or received for %lu ms",
 					     h->conf.silence_ms);
 		cfs_silence_note(now - silent_since);
 		if (!c->req->shared && cfs_unwanted())
-			return cfs_http_fail(false, -ECANCELED,
-					     "the answer is not wanted any more");
+			return cfs_http_fail(false, -ECANCELED, "the call was cancelled");
 		if (curl_multi_poll(c->multi, NULL, 0, (int)CFS_MIN(until - now, WANTED_MS),
 				    &n_ready) != CURLM_OK)
 			break;
@@ -237,7 +237,7 @@ static int exchange(struct cfs_http *h, struct cfs_http_connection *c)
 	int r;
 
 	if (curl_multi_add_handle(c->multi, c->easy) != CURLM_OK)
-		return cfs_http_fail(true, -EIO, "libcurl does not take the request");
+		return cfs_http_fail(true, -EIO, "libcurl refuses the request");
 	r = drive(h, c, &code);
 	curl_multi_remove_handle(c->multi, c->easy);
 	if (c->sink_err)

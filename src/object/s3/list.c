@@ -359,7 +359,7 @@ struct circle {
 static int check_circle(struct circle *c, const char *token)
 {
 	if (c->token && strcmp(c->token, token) == 0)
-		return cfs_http_fail(false, -EPROTO, "the listing goes in circles");
+		return cfs_http_fail(false, -EPROTO, "the listing repeats a page token");
 	if (++c->steps < c->limit)
 		return 0;
 	c->steps = 0;

@@ -118,7 +118,7 @@ static int put_once(struct cfs_s3 *s, struct cfs_s3_call *call, bool hash,
 	if (r == -ENOENT)
 		return cfs_http_fail(false, -EIO, "a put was answered with 404");
 	if (r == 0 && !resp->http.etag[0] && !resp->checksum[0])
-		return cfs_http_fail(true, -EIO, "the answer does not say what was stored");
+		return cfs_http_fail(true, -EIO, "the answer does not confirm the checksum");
 	if (r == 0 && sent && resp->checksum[0] && strcmp(resp->checksum, sent) != 0)
 		return cfs_http_damaged(s->http, "what was stored has checksum %s, not %s",
 					resp->checksum, sent);
@@ -247,7 +247,8 @@ static int s3_head(struct cfs_object_store *o, const char *key, struct cfs_objec
 		n = s3_get(o, key, 0, &(struct iovec){.iov_base = &byte, .iov_len = 1}, 1,
 			   deadline);
 		if (n >= 0 || n == -CFS_OBJECT_EPART)
-			n = cfs_http_fail(true, -EIO, "it is missing, and is there");
+			n = cfs_http_fail(true, -EIO,
+					  "GET says it is missing, HEAD that it exists");
 		return (int)n;
 	}
 	if (r == 0 && !resp.http.has_length)

@@ -708,7 +708,7 @@ def test_an_outage_is_survived(ws, s3, via):
         write(mnt / ("f%d" % n), b"%d" % n)
     wait_until(lambda: mnt.stat("replica_failures_total") >= 1, 40, "a failure")
     assert mnt.stat("replica_lag_seconds") > 1 and mnt.stat("replica_backlog_bytes") > 0
-    wait_until(lambda: "is not replicated at the moment" in mnt.log(), 30, "the log line")
+    wait_until(lambda: "the metadata cannot be replicated" in mnt.log(), 30, "the log line")
     # A restore would bring the file back: its object is needed until the removal is in the bucket.
     assert removed.exists()
     via.clear()

@@ -11,7 +11,7 @@
 enum effect {
 	IS,	 /* an option of cachefs, with the same value or that of `value` */
 	NOTHING, /* has no effect here; `text` says why */
-	REFUSED, /* would; `text` is what to do */
+	REFUSED, /* not supported; `text` names the alternative */
 };
 
 static const struct other {
@@ -95,10 +95,11 @@ int mount_opts_other_name(struct mount_opts *o, const char *name, const char *va
 		return cfs_opt_set(mount_table, o, other->text, other->value ? other->value : value,
 				   err);
 	case NOTHING:
-		cmd_error("option '%s' makes no difference: %s", name, other->text);
+		cmd_error("option '%s' has no effect: %s", name, other->text);
 		return 1;
 	default:
-		snprintf(err, CFS_OPT_ERRLEN, "%s is not an option here: %s", name, other->text);
+		snprintf(err, CFS_OPT_ERRLEN, "option '%s' is not supported: %s", name,
+			 other->text);
 		return -EINVAL;
 	}
 }

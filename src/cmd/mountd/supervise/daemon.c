@@ -109,7 +109,7 @@ static int wait_report(struct daemon *d, pid_t pid, int fd, uint64_t timeout_ms,
 		return interrupted ? CMD_INTERRUPTED : CMD_MOUNT_FAILED;
 	}
 	if (!comes && !report_comes(fd, cfs_deadline_in(REPORT_MS), NULL)) {
-		cmd_error("process %d took the mount over and does not report how it went",
+		cmd_error("process %d has the mount, and does not report whether it serves it",
 			  (int)pid);
 		return CMD_MOUNT_FAILED;
 	}

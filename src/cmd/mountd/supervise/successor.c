@@ -33,8 +33,8 @@ void successor_open_door(struct supervisor *s)
 	if (r == 0)
 		r = handover_listen(s->path, &s->door, &s->door_ino);
 	if (r < 0)
-		cfs_info("the mount cannot be upgraded while it is mounted, there is no place for "
-			 "its socket: mount=%s error=%s",
+		cfs_info("the mount cannot be upgraded while it is mounted, its socket cannot be "
+			 "made: mount=%s error=%s",
 			 s->point, cfs_errname(r));
 }
 
@@ -101,7 +101,7 @@ static void asked(struct supervisor *s, const struct handover *m)
 		return;
 	}
 	if (!cfs_fuse_can_resume(s->handoff)) {
-		refuse(s, "this kernel cannot send requests again, which takes Linux 6.9");
+		refuse(s, "this kernel cannot resend requests (from Linux 6.9)");
 		return;
 	}
 	if (s->state != SERVING || handover_send(s->link, HANDOVER_LEAVE, 0, NULL, NULL) < 0) {

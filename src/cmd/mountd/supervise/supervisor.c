@@ -197,8 +197,7 @@ static void after_death(struct supervisor *s, pid_t pid)
 		return;
 	}
 	if (!cfs_fuse_can_resume(s->handoff)) {
-		supervisor_give_up(s,
-				   "this kernel cannot send requests again, which takes Linux 6.9");
+		supervisor_give_up(s, "this kernel cannot resend requests (from Linux 6.9)");
 		return;
 	}
 	if (too_many_deaths(s)) {

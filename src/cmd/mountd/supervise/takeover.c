@@ -65,7 +65,9 @@ static void serve_on(struct supervisor *s)
 	char note[120];
 
 	if (handover_send(s->link, HANDOVER_GO, 0, NULL, NULL) < 0)
-		cfs_warn("the process of the mount ended when it was to begin: mount=%s", s->point);
+		cfs_warn("the process of the mount has ended before it served, starting another: "
+			 "mount=%s",
+			 s->point);
 	snprintf(note, sizeof(note), "took over the running mount, requests waited %.3f s",
 		 (double)(cfs_now_ns() - s->since) / 1e9);
 	atomic_fetch_add(&cfs_handoff_header(s->handoff)->takeovers, 1);

@@ -60,7 +60,7 @@ int rds_reply_fill(redisReply *r)
 		r->element = no_elements;
 		return 0;
 	default:
-		/* Only a server of RESP 3 sends others, and nobody asks it to. */
+		/* Other types belong to RESP 3, which no connection asks for. */
 		return -EPROTO;
 	}
 }

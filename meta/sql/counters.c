@@ -127,7 +127,7 @@ static int claim(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	bool exists;
 	int r;
 
-	sql_repeatable(); /* in doubt the claim is another client's, and the job waits */
+	sql_repeatable(); /* after a lost answer the claim counts as another client's, and the job waits */
 	r = get_counter(c, a->name, &last, &exists);
 	if (r < 0)
 		return r;

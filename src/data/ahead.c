@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Read-ahead over files: blocks of files that are expected to be opened next. The layer above says
- * which; one call to the metadata tells the blocks with which they begin, and their fetches run
- * side by side. Only bytes are kept, in the store, by slice: an open and a read ask the metadata as
- * always, and find in memory what is still the content of the file.
+ * Read-ahead over files: fetches the first blocks of files that are expected to be opened next. The
+ * layer above names the files. One metadata call returns their first records, and the fetches run in
+ * parallel. Only bytes are kept, in the store, by slice: an open and a read ask the metadata as
+ * always, and find the bytes in memory if they are still the content of the file.
  *
  * A file waits in a ring until it is opened. Its fetch begins when the store takes it; a full store
  * takes it later, since every open goes on with the ring. Bytes of files that are not opened yet
@@ -78,7 +78,7 @@ static struct file *at(struct cfs_ahead *a, uint64_t place)
 	return &a->ring[place % FILES_MAX];
 }
 
-/* Where the number of the file stands, or the end of its bucket. */
+/* The link to the file's entry, or the one at the end of its bucket. */
 static uint16_t *find(struct cfs_ahead *a, cfs_ino_t ino)
 {
 	uint16_t *i = &a->bucket[ino % BUCKETS];
@@ -258,7 +258,7 @@ static void range_taken(struct cfs_data *d, uint64_t place, cfs_ino_t ino, bool 
 		f->state = FETCHED;
 }
 
-/* Goes on with the ring as far as the store takes it. Never waits. */
+/* Fetches the next files of the ring until the store takes no more. Never waits. */
 static void fetch(struct cfs_data *d)
 {
 	struct cfs_store *store = d->conf.store;

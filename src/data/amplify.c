@@ -5,10 +5,11 @@
  * block is fetched whole; otherwise only the requested bytes are. The table is kept in both cases,
  * so that whole blocks are fetched again when the reads come closer together.
  *
- * A peer gives ranges for what they cost, so there a block has to earn its fetch: it is fetched
- * whole when as many bytes of it as it has have come as ranges. That at most doubles what the
- * network carries. A block that memory drops before reads have hit as many bytes of it was not
- * worth it: the price of the file's blocks doubles. It halves with each block that was.
+ * From a peer, a range costs only its own bytes. So a whole block is fetched from a peer only after
+ * ranges have brought as many bytes as the block has, times the file's price, which begins at 1. With
+ * that price the network carries at most twice the bytes of the ranges. When memory drops a block
+ * before reads have hit as many bytes of it, the price doubles; when the fetch was worth it, the price
+ * halves.
  */
 #include <stdlib.h>
 
@@ -25,7 +26,7 @@ struct part_read {
 	uint64_t read; /* a bit per unit */
 	uint32_t index, units;
 	uint32_t ranges; /* bytes that came as ranges, since it was fetched whole */
-	uint32_t hits;	 /* bytes that did not, since then */
+	uint32_t hits;	 /* bytes read from memory, since then */
 	bool fetched;	 /* whole, because of its ranges */
 };
 

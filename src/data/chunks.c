@@ -177,7 +177,7 @@ bool cfs_chunk_sure(const struct cfs_chunk *c)
 }
 
 /*
- * Makes what was read the cached list, and takes both over. Called with the file's lock. True when
+ * Makes records and view the cached list, and takes both over. Called with the file's lock. True when
  * the chunk is worth compacting.
  */
 static bool cache_list(struct cfs_chunk *c, struct cfs_slice **recs, size_t n,

@@ -19,7 +19,8 @@
  *	metrics.c  numbers
  *
  * Lock order: d->lock, file->lock, d->closing.lock and the lock of ahead.c, then the leaves below
- * this layer (pool, workers). No store, metadata or page-getting call is made under either lock, but for giving back promised space.
+ * this layer (pool, workers). Under the first two no call of the store or the metadata is made and no
+ * page is taken; only reserved space is given back.
  */
 #ifndef CFS_DATA_INTERNAL_H
 #define CFS_DATA_INTERNAL_H

@@ -273,8 +273,8 @@ static uint32_t seek_chunk(struct cfs_chunk *c, uint32_t pos, int whence)
 }
 
 /*
- * The first chunk from `indx` on that may hold data: a sparse file of 2^57 bytes has two thousand
- * million others. Called without the lock.
+ * The first chunk from `indx` on that may hold data: a sparse file of 2^57 bytes has two billion
+ * others. Called without the lock.
  */
 static int next_chunk(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx,
 		      uint32_t *ret_indx)

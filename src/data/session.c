@@ -17,8 +17,8 @@
  * a session that begins at the start of the file goes on.
  *
  * A session has ended when its handle is closed, or after so many reads of others. That number
- * grows when such a session goes on after all, as those of a program do that merges many runs, and
- * shrinks with each that does not. Short sessions tell nothing about large ones and are not kept.
+ * grows when such a session goes on after all, as in a program that merges many runs, and shrinks
+ * with each that does not. Short sessions say nothing about large ones and are not kept.
  */
 #include "data-internal.h"
 
@@ -29,7 +29,7 @@
 #define MEMORY	     ((uint64_t)16 << 20)
 #define LARGE_PARTS  4 /* of a block: a session that is shorter is no large read */
 #define JUDGED_MIN   2 /* sessions; with fewer their length says nothing */
-#define DOUBT_BLOCKS 2 /* a longer session goes on */
+#define SHORT_BLOCKS 2 /* a longer session goes on, although few have ended */
 #define PAUSE_MIN    8 /* reads of other sessions; a shorter pause does not end one */
 #define PAUSE_MAX    4096
 
@@ -140,7 +140,7 @@ static uint64_t likely_end(const struct cfs_file *f, const struct cfs_session_re
 	}
 	if (l.n >= JUDGED_MIN)
 		return s->start + l.v[l.n / 2];
-	return s->start > 0 && gone < DOUBT_BLOCKS * f->data->conf.block_size ? s->end + gone : 0;
+	return s->start > 0 && gone < SHORT_BLOCKS * f->data->conf.block_size ? s->end + gone : 0;
 }
 
 static bool is_stream(const struct cfs_file *f, const struct cfs_session_read *s)

@@ -17,7 +17,7 @@
 
 #define BACKOFF_BASE_MS 50
 #define BACKOFF_MAX_MS	2000
-/* `cachefs gc` leaves younger objects alone, unless it is told to do otherwise; half of it. */
+/* Half of the age below which `cachefs gc` leaves objects alone by default. */
 #define GC_AGE_MS ((uint64_t)1800 * 1000)
 /* Part of the pool that blocks past their deadline may hold. */
 #define KEEP_PARTS 2

@@ -137,7 +137,7 @@ static bool same_stamp(const struct cfs_whole_stamp *a, const struct cfs_whole_s
 }
 
 /*
- * The lists are read between two questions for the times: when these are the same, the lists are
+ * The attributes are read before and after the lists. When both have the same times, the lists are
  * those of the stamp. -EAGAIN: the file is being changed.
  */
 static int make(struct cfs_data *d, cfs_ino_t ino, const _Atomic bool *stop)

@@ -137,7 +137,7 @@ void agreement_caps(const struct cfs_fuse_conf *conf, uint64_t *ret_on, uint64_t
 	*ret_off = off;
 }
 
-/* ---- for people ---- */
+/* ---- as text ---- */
 
 static const char *yes_no(uint64_t flags, uint64_t flag)
 {

@@ -111,13 +111,13 @@ const struct cfs_request *request_of(fuse_req_t req)
 }
 
 /*
- * libfuse decodes the request and calls its handler. Nothing else of a request reaches a handler
- * through every libfuse than its caller's numbers, and libfuse does not look at the group: it is
- * replaced by the reader's place, by which the handler finds the request.
+ * libfuse decodes the request and calls its handler. Of the request's header, every libfuse passes
+ * on only the caller's ids, and it does not look at the group id: that is replaced by the reader's
+ * place, by which the handler finds the request.
  * Two requests that not every libfuse knows have the arguments of others: FUSE_TMPFILE those of
  * FUSE_CREATE, and FUSE_COPY_FILE_RANGE_64 those of FUSE_COPY_FILE_RANGE.
- * A refusal of the latter is no way: the kernel takes two refusals at a time for one of each form,
- * and then copies by reading and writing until the mount ends.
+ * Refusing the latter is not an option: after two refusals at the same time the kernel uses neither
+ * form, and copies by reading and writing until the mount ends.
  */
 static void handle(struct cfs_fuse *f, struct cfs_request *rq, unsigned place)
 {

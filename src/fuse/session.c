@@ -466,7 +466,7 @@ static void *run_control(void *arg)
 
 	if (f->conf.device >= 0) {
 		session_tune_read_ahead(f);
-		/* They are kept for times that were the previous process's options. */
+		/* The kernel keeps names for the timeouts of the previous process's options. */
 		channel_renew_names(f->channel);
 	}
 	/* Not on a thread of the loop: the kernel waits here for pages that are being read. */

@@ -156,8 +156,8 @@ static int decrypt_pieces(const struct encrypt *e, const uint8_t *header, const 
 }
 
 /*
- * The whole object into dst. -EFBIG when it is longer than that: its tag, and with it any promise
- * about its bytes, is out of reach.
+ * The whole object into dst. -EFBIG when it is longer than that: its tag would not be read, so its
+ * bytes could not be verified.
  */
 static ssize_t get_whole(struct encrypt *e, const char *key, const struct iovec *dst, int n_dst,
 			 cfs_deadline_t deadline)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Limits of the bytes per second in each direction, over all threads. An object moves when those
- * before it have been paid for, and its call returns when it has been itself: no more than one is
- * ahead of the limit. Idle time saves up to BURST_S. A limit that is changed holds at once, for
- * calls that wait, too.
+ * Limits of the bytes per second in each direction, over all threads. Time pays for bytes. The
+ * transfer of an object begins when the bytes admitted before it are paid for, and its call returns
+ * when its own are, so at most one object is ahead of the limit. Idle time saves up to BURST_S. A
+ * changed limit applies at once, also to calls that wait.
  */
 #include <errno.h>
 #include <pthread.h>

@@ -82,7 +82,7 @@ static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool now
 	if (nowait && !ops->get_nowait)
 		return -EAGAIN;
 	cfs_store_block_key(s, &f->id, key);
-	/* One byte more than there should be tells an object that is too long. */
+	/* Asks for one byte more, to notice an object that is too long. */
 	if (f->off + f->len == f->id.len)
 		iov[n_iov++] = (struct iovec){.iov_base = &beyond, .iov_len = 1};
 	/* The message below is the only one about it. */

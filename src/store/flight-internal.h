@@ -2,7 +2,7 @@
 /*
  * Shared by the files of a flight.
  *
- *	flight.c	who wants it: joining, launching, landing and waiting
+ *	flight.c	its readers: joining, launching, landing and waiting
  *	flight-fetch.c	its pages, and their bytes from the tiers and the object store
  *	flight-ahead.c	flights without a waiting reader
  */
@@ -107,8 +107,8 @@ void cfs_flight_free_pages(const struct flight *f, struct cfs_page **pages);
 /*
  * Runs a flight from its state on until it has its bytes, or has failed. A tier that fails is a
  * tier that misses; it does its own accounting. 0, -ENOENT, -EACCES, -EIO, -CFS_OBJECT_EPART: fetch
- * the whole block. w: the workers that run it; -EAGAIN: its state is of others. w NULL: it may not
- * wait; -EAGAIN: go on with a worker.
+ * the whole block. w: the workers that run it; -EAGAIN: its state belongs to other workers. w NULL: it
+ * may not wait; -EAGAIN: go on with a worker.
  */
 int cfs_flight_run(struct flight *f, const struct cfs_workers *w);
 

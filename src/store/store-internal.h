@@ -311,8 +311,8 @@ int cfs_local_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 /* ---- range.c ---- */
 
 /*
- * The same of the owner of a block that another member keeps. 0: it is not for this way, or the
- * owner did not give it. m->route is complete, and no flight brings the range.
+ * The same from the owner of a block that another member keeps. 0: the read needs a flight, or the
+ * owner did not serve it. m->route is complete, and no flight brings the range.
  */
 int cfs_range_read(struct cfs_store *s, struct cfs_miss *m, struct cfs_segs *ret);
 

@@ -46,7 +46,7 @@ static void ended(void *arg, int err)
 	struct cfs_ctx ctx = internal_ctx(v);
 	struct cfs_attr attr;
 
-	/* The data of a file that another mount has removed is nobody's loss. */
+	/* Data of a file that another mount has removed is not counted as lost. */
 	if (err < 0 && cfs_meta_getattr(v->conf.meta, &ctx, n->node.key, &attr) != -ENOENT) {
 		cfs_err("data of a closed file was not stored, the next fsync of it or of a "
 			"directory says so: inode=%llu error=%s",

@@ -206,7 +206,7 @@ static bool opened_before(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_
 
 	if (!h || h->vnode->node.key != ino)
 		return false;
-	/* Only the dead process had the file that it would read. */
+	/* The whole file that it would read was open in the dead process only. */
 	if (h->passing.passed) {
 		cfs_vfs_release(v, ctx, fh);
 		return false;
@@ -237,7 +237,7 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 	free(answer.recs);
 	if (r == 0 && !writable(flags))
 		ahead_opened(v, ino, &answer.attr);
-	/* A stat of the open file is not to see older ones. */
+	/* A stat of the open file must not see older attributes. */
 	if (r == 0)
 		attr_read(v, ino, answer.seq, answer.asked_ns, &answer.attr);
 	if (r < 0)
@@ -386,8 +386,8 @@ int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 }
 
 /*
- * A descriptor of the handle is closed, which a process that has inherited it does, too, and the
- * result of that is not read: errors are reported, and stay for the fsync of the writers.
+ * A descriptor of the handle is closed, perhaps by a process that inherited it and ignores the
+ * result. So an error is reported here, and stays for the fsync of the writers.
  */
 static int commit_at_close(struct cfs_vfs *v, struct handle *h, const struct cfs_ctx *ctx)
 {

@@ -171,7 +171,7 @@ struct kept_dir *kept_open(struct kept *k, struct kept_pass *p, cfs_ino_t ino, u
 		/* The kernel's listing is incomplete, so that no reader gets it. */
 		*ret_valid = d->known;
 	else if (d)
-		/* A program has about as much to do with the names as the listing took. */
+		/* A program works on the names for about as long as the listing took. */
 		*ret_valid = d->valid_ms && now_ms + d->took_ms < d->valid_ms + k->timeout_ms &&
 			     !cache_changed_since(k->cache, ino, d->seq);
 	if (d) {

@@ -3,10 +3,10 @@
  * Passthrough: opens for reading that the kernel serves from a whole file (cachefs/whole.h).
  *
  * While a handle of a kernel inode passes through, the kernel refuses each open of that inode that
- * does not name the same file (EIO), and mappings go to that file. So another content, and a writer,
- * need another kernel inode. Each file has two node ids for that: its number, and the same with
- * CFS_VFS_OTHER_NODE. Look-ups answer with one of them. An open at the other one gets -ESTALE, where
- * it must not be: the kernel then looks the path up again and opens what it finds.
+ * does not name the same file (EIO), and mappings go to that file. So other content, or a writer,
+ * needs another kernel inode. Each file has two node ids for that: its number, and the same with
+ * CFS_VFS_OTHER_NODE. Look-ups answer with one of them. An open at a node where it must not be gets
+ * -ESTALE: the kernel then looks the path up again and opens the node that it finds.
  *
  *	- All handles of a node pass through, or none of them.
  *	- Only one node has handles that pass through, and only one has ordinary ones: these share the

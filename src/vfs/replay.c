@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests that are sent again, as the process that had taken them died: whether it had carried
- * them out is read back. Only what it had begun (ctx->replay) is looked at that way.
+ * Replay of requests that a process had taken before it died: whether it had carried them out is read
+ * back from the metadata. Only requests that it had begun (ctx->replay) are checked.
  *
  *	making		the number of the inode was noted before, and is under the name
  *	linking		the name exists, and is the inode's

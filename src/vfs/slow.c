@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The slowest requests of the last while, for people who look at a mount that has been slow. What
- * is not slow costs two loads.
+ * The slowest requests of the last ten minutes, for the status page. A fast request costs two loads.
  */
 #include <string.h>
 

@@ -80,7 +80,7 @@ struct handle {
 	_Atomic uint32_t seen;	 /* errors reported: cfs_file_flush(), closed_report() */
 	_Atomic uint64_t flock_owner;
 	unsigned pins;	     /* cfs_vfs_pin(), under handles.lock */
-	bool close_deferred; /* closed during the hold */
+	bool close_deferred; /* closed while it is pinned */
 	/* How a file was opened, for passthrough.c. */
 	struct passing_handle {
 		uint8_t node;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests that take longer than any deadline allows are reported to the log, with what they wait
- * for. It reads what threads say of themselves (base/activity.h) and takes none of their locks.
+ * Reports requests that take longer than any deadline allows to the log, with the resource that they
+ * wait for. It reads the activity records of threads (base/activity.h) and takes none of their locks.
  */
 #include <stdlib.h>
 #include <unistd.h>
@@ -24,8 +24,8 @@ struct reported {
 };
 
 /*
- * A request on a special file may be a long work of the administrator's, whose steps have deadlines
- * of their own; a file lock is waited for as long as it takes.
+ * A request on a special file may be a long administrative operation, whose steps have deadlines of
+ * their own. A wait for a file lock has no deadline.
  */
 static bool may_take_long(const struct cfs_activity *a)
 {

@@ -46,7 +46,7 @@ struct group_key {
 struct group_node {
 	atomic_uint refs; /* held by snapshots and by the heartbeat's table */
 	struct cfs_group_member member;
-	struct cfs_peer *peer; /* NULL: ourselves, or a member that serves nobody */
+	struct cfs_peer *peer; /* NULL: ourselves, or a member that does not serve others */
 	struct cfs_latency latency;
 
 	bool seen; /* used by the heartbeat: it is in the list */

@@ -40,7 +40,7 @@ static int listen_address(const struct cfs_group_conf *conf, struct sockaddr_sto
 	return r;
 }
 
-/* A member that serves nobody has an address for RDMA, too. */
+/* A member that does not serve others has an address for RDMA, too. */
 static int create_transport(struct cfs_group *g, const struct cfs_group_conf *conf,
 			    struct cfs_transport_conf *tc, char err[256])
 {
@@ -68,7 +68,7 @@ static int start_transport(struct cfs_group *g, const struct cfs_group_conf *con
 		.allow_public = conf->allow_public,
 		.ops = conf->ops,
 		.ops_arg = conf->ops_arg,
-		/* A longer patience with answers applies to connecting, too. */
+		/* A longer timeout of answers applies to connecting, too. */
 		.connect_timeout_ms = (unsigned)CFS_MAX(g->timeout_ms, CONNECT_MS),
 		/* Refused before they would time out, other members turn to object storage at
 		 * once. */

@@ -6,7 +6,7 @@
  *	-ID					the member is gone
  *
  * after a line with the volume of members that name none. IDs are hexadecimal. FLAGS: f fresh, t
- * TLS, m memory only, or -. ADDRESS: - if it serves nobody.
+ * TLS, m memory only, or -. ADDRESS: - if it does not serve others.
  */
 #ifndef CFS_ROSTER_H
 #define CFS_ROSTER_H
@@ -24,7 +24,7 @@ struct cfs_roster_entry {
 	bool fresh;
 	enum cfs_peer_transport transport;
 	bool memory_only;	       /* cannot keep blocks at the moment */
-	char address[CFS_ADDRESS_MAX]; /* empty: it serves nobody */
+	char address[CFS_ADDRESS_MAX]; /* empty: it does not serve others */
 	char volume[CFS_VOLUME_SIZE];
 };
 

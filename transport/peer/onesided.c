@@ -352,7 +352,7 @@ void cfs_onesided_expire(struct cfs_peer *p, uint64_t now_ms, struct cfs_get_lis
 	pthread_mutex_unlock(&o->lock);
 }
 
-/* Requests of r that have begun before then go on on streams; with `over` the device is done with them. */
+/* Moves requests of r that began before `before_ms` to streams. over: the device writes no more for them. */
 static void give_up_reads(struct cfs_onesided *o, struct cfs_reader_conn *r, uint64_t before_ms,
 			  bool over)
 {

@@ -72,8 +72,9 @@ int backup_look(const struct cfs_setting *s, uint64_t timeout_ms, struct backup 
 		char err[256]);
 
 /*
- * Stores a file as a backup, makes it durable, reads it back into a spare, empty file and compares. The pages of both are mapped: memory that the kernel takes back when it needs it; that
- * of an encrypted volume takes memory of its size. 0, or an error with err.
+ * Stores a file as a backup, makes it durable, reads it back into a spare, empty file and compares.
+ * The pages of both files are mapped: the kernel takes this memory back when it needs it. A backup of
+ * an encrypted volume also takes memory of its size. 0, or an error with err.
  */
 int backup_upload(struct cfs_object_store *o, const char *volume, const char *name, int fd,
 		  int spare_fd, char err[512]);

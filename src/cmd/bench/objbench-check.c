@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The promises that a volume needs of an object store, one small test for each. */
+/* Tests each property that a volume needs of an object store. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>

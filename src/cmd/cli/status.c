@@ -70,7 +70,7 @@ static int add_session(void *arg, const struct cfs_session *s)
 	return j && json_array_append_new(arg, j) == 0 ? 0 : -1;
 }
 
-/* An outage of the bucket must not keep anybody from the rest. */
+/* An outage of the bucket must not delay the rest. */
 static json_t *backup_of(const struct cfs_setting *setting)
 {
 	char err[256] = "out of memory", name[BACKUP_NAME_LEN + 1];
@@ -257,7 +257,7 @@ static void print_groups(json_t *groups)
 
 			cmd_line("  %s %s:%s  %s  weight %lld (%.1f %%)  cached %s  %s%s",
 				 text(m, "id"), text(m, "host"), text(m, "mount_point"),
-				 *text(m, "address") ? text(m, "address") : "serves nobody", weight,
+				 *text(m, "address") ? text(m, "address") : "no-sharing", weight,
 				 weights[tls] ? 100.0 * (double)weight / (double)weights[tls] : 0,
 				 progress_size((uint64_t)bytes, buf),
 				 tls					    ? "tls"

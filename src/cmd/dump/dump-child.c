@@ -25,10 +25,10 @@
 enum { ORDER_MAX = 1 << 20, NICE = 19 };
 
 /*
- * A mount's end is told by its signals, not by those that the child gets beside it; then the child
- * is killed. When memory runs out, a backup is what can be had again.
+ * The mount ends its child by SIGKILL, so the child ignores signals that reach the whole process
+ * group. When memory runs out, the child is killed first: a backup can be made again.
  */
-static void be_humble(void)
+static void lower_priority(void)
 {
 	int fd;
 
@@ -100,7 +100,7 @@ int dump_child(void)
 	ssize_t n = 1;
 	int r = CMD_SYSTEM;
 
-	be_humble();
+	lower_priority();
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	while (text && len < ORDER_MAX && (n = read(STDIN_FILENO, text + len, ORDER_MAX - len)) > 0)
 		len += (size_t)n;

@@ -351,7 +351,7 @@ static void try_one(struct backups *b)
 	snprintf(holder, sizeof(holder), "the backup of the mount at %.80s", b->conf.dir);
 	r = cfs_meta_take_lease(b->conf.meta, LEASE, holder, &lease, busy);
 	if (r == -EBUSY)
-		return; /* another mount is at it */
+		return; /* another mount makes one */
 	if (r) {
 		fail(b, strerror(-r));
 		return;

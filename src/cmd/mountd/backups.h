@@ -27,7 +27,8 @@ int backups_create(const struct backups_conf *conf, struct backups **ret);
 /* The session runs. Does nothing with interval_ms 0. */
 int backups_start(struct backups *b);
 /*
- * Kills a child that is at work and removes its mark, so that the next mount need not wait. Frees; NULL is fine.
+ * Kills a child that is at work and removes its mark, so that the next mount need not wait. Frees;
+ * NULL is fine.
  */
 void backups_destroy(struct backups *b);
 

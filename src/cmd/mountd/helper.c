@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mount.cachefs(8): the contract of mount(8), section EXTERNAL HELPERS:
- *	mount.cachefs SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
+ *	mount.cachefs SPEC DIR [-sfnvrw] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
  * in any order.
  */
 #include <getopt.h>

@@ -26,8 +26,9 @@
 #define SPARE_CONNECTIONS 8
 /* Deadline for reading the object that holds the volume's id. */
 #define ID_MS 3000
+/* Closed files that are not committed yet, with close=committing. */
+#define MAX_CLOSING 1024
 /* Staged blocks are left behind after that many upload deadlines without a successful upload. */
-#define MAX_CLOSING    1024
 #define DRAIN_PATIENCE 2
 /* Below this budget, the memory for requests and connection buffers is limited further. */
 #define SMALL_BUDGET ((uint64_t)128 << 20)
@@ -258,8 +259,8 @@ static void set_parallel(struct serve *s, const struct cfs_setting *setting)
 }
 
 /*
- * The kernel does not know the identities of squashed callers. With root-squash it judges everybody
- * but root, whom it lets pass; what root may do is judged here.
+ * The kernel does not know the identities of squashed callers. With root-squash it checks every user
+ * but root, whom it lets pass; root's permissions are checked here.
  */
 bool layers_kernel_checks(const struct serve *s)
 {
@@ -315,7 +316,7 @@ static uint64_t request_memory(const struct mount_opts *o)
 {
 	unsigned threads = o->max_threads ? (unsigned)o->max_threads : CFS_FUSE_THREADS;
 	/*
-	 * Each thread has one buffer for reading requests, and one for a write that was put aside.
+	 * Each thread has one buffer for reading requests, and one for a write in the admission queue.
 	 */
 	uint64_t buffers = (uint64_t)threads * 2 * layers_request_size(o) +
 			   (uint64_t)CONNECTIONS * CONNECTION_BUFFERS + CFS_POOL_TORN;

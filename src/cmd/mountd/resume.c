@@ -34,7 +34,7 @@ static bool is_outage(int r)
 
 bool resume_tries_again(struct serve *s, int r, char err[256])
 {
-	if (!s->hold || !is_outage(r) || cfs_fuse_standby_is_ended(s->hold))
+	if (!s->standby || !is_outage(r) || cfs_fuse_standby_is_ended(s->standby))
 		return false;
 	if (cfs_deadline_passed(s->tell)) {
 		cfs_err("the volume cannot be opened again, requests get EIO until it can: "
@@ -52,7 +52,7 @@ bool resume_tries_again(struct serve *s, int r, char err[256])
 int resume_open(struct serve *s, const char *url, char err[256])
 {
 	int r = cfs_fuse_standby_begin(s->worker->device, s->worker->handoff, s->o->io_timeout_ms,
-				       s->worker->since_ms, &s->hold);
+				       s->worker->since_ms, &s->standby);
 
 	if (r < 0)
 		cfs_warn("requests wait without a deadline until the mount is served: error=%s",
@@ -65,17 +65,17 @@ int resume_open(struct serve *s, const char *url, char err[256])
 	return r;
 }
 
-void resume_end_hold(struct serve *s)
+void resume_end_standby(struct serve *s)
 {
 	uint64_t failed;
 
 	/*
-	 * Closing may take long when the metadata is away again. The hold answers at the deadlines
+	 * Closing may take long when the metadata is away again. The standby answers at the deadlines
 	 * meanwhile.
 	 */
 	cfs_vfs_close_released(s->vfs);
-	failed = cfs_fuse_standby_end(s->hold);
-	s->hold = NULL;
+	failed = cfs_fuse_standby_end(s->standby);
+	s->standby = NULL;
 	if (failed)
 		cfs_warn("requests have failed while no process served the mount: mount=%s "
 			 "requests=%llu",

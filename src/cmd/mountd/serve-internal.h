@@ -41,7 +41,7 @@ struct serve {
 	struct control_server control;
 	struct worker *worker;
 	struct cfs_agreement own_agreement; /* without a supervisor */
-	struct cfs_fuse_standby *hold;	    /* until there is a VFS that answers */
+	struct cfs_fuse_standby *standby;   /* until there is a VFS that answers */
 	cfs_deadline_t tell;		    /* when the next log line about the outage is due */
 	struct cfs_vfs_restored restored;
 	_Atomic(struct cfs_fuse *) fuse;
@@ -85,7 +85,7 @@ int resume_open(struct serve *s, const char *url, char err[256]);
 bool resume_tries_again(struct serve *s, int r, char err[256]);
 /* Restores the open files of the earlier process. */
 int resume_restore(struct serve *s, char err[256]);
-/* Ends the hold: the VFS answers the kernel's requests from this call on. */
-void resume_end_hold(struct serve *s);
+/* Ends the standby: the VFS answers the kernel's requests from this call on. */
+void resume_end_standby(struct serve *s);
 
 #endif

@@ -260,8 +260,8 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 		r = resume_restore(&s, err);
 	if (r == 0)
 		r = mount_kernel(&s, dir, &fuse, err);
-	if (r == 0 && s.hold)
-		resume_end_hold(&s);
+	if (r == 0 && s.standby)
+		resume_end_standby(&s);
 	if (r == 0) {
 		r = worker_ready(w, s.store, s.vfs, fuse, err);
 		if (r == 0)
@@ -269,7 +269,7 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 	}
 	/* The next process resumes the mount, its session and its open files. */
 	if (r < 0 && worker_resumes(w)) {
-		cfs_fuse_standby_end(s.hold);
+		cfs_fuse_standby_end(s.standby);
 		worker_failed(w, CMD_MOUNT_FAILED, err);
 		cfs_log_flush();
 		_exit(CMD_MOUNT_FAILED);

@@ -147,7 +147,7 @@ __attribute__((noreturn)) static void give_up(const struct shutdown *s, const st
 	_exit(CMD_SYSTEM);
 }
 
-/* But for how long it has been waited for. */
+/* Compares all but the texts in parentheses, which are durations. */
 static bool is_same_wait(const char *a, const char *b)
 {
 	while (*a && *a == *b) {

@@ -16,7 +16,7 @@
 #define PAGE_KEYS "1000"
 #define TEXT_MAX  4096 /* of one element: keys have at most 1024 bytes, times 3 when encoded */
 #define DEPTH_MAX 16
-/* Of an answer: twice what 1000 of the longest keys need with all that is said of them. */
+/* Of an answer: twice the bytes of 1000 entries with the longest keys. */
 #define ANSWER_MAX ((size_t)8 << 20)
 
 /* ---- XML ---- */
@@ -350,7 +350,7 @@ static int deliver_page(const struct page *p, const char *after, cfs_object_list
 	return r;
 }
 
-/* Brent's way to see that tokens come round again: one is remembered, at powers of two. */
+/* Brent's cycle detection for page tokens: one token is remembered, at powers of two. */
 struct circle {
 	char *token;
 	uint64_t steps, limit;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading a block's file. The checksums are
- * read once, when the file is opened; the data is verified each time it is read, while it is hot.
+ * Reading a block's file. The checksums are read once, when the file is opened. The data is verified
+ * each time it is read, while it is in the processor's cache.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@ static int read_flags(const struct disk_dir *dir, bool nowait)
 		       : 0;
 }
 
-/* openat2(2) with RESOLVE_CACHED fails rather than wait; where it is not to be had, we wait. */
+/* openat2(2) with RESOLVE_CACHED fails rather than wait. Where the kernel lacks it, nowait is -EAGAIN. */
 static int open_fd(const struct disk_dir *dir, const char *path, bool nowait)
 {
 	struct open_how how = {
@@ -144,7 +144,7 @@ static int read_segments(const struct reader *rd, uint32_t off, uint8_t *dst, ui
 	return 0;
 }
 
-/* NULL: not to be had, or there are enough of them. */
+/* NULL: no memory, or CFS_DISK_PIECES_MAX is reached. */
 static struct segment_pieces *get_pieces(struct cfs_disk_file *f)
 {
 	struct segment_pieces *v = atomic_load(&f->pieces), *none = NULL;
@@ -167,7 +167,7 @@ static uint32_t piece_len(uint32_t segment, uint32_t piece)
 	return CFS_MIN(CFS_DISK_PIECE, segment - piece * CFS_DISK_PIECE);
 }
 
-/* Two who do this at the same time write the same. */
+/* Concurrent threads write the same values. */
 static void note_pieces(struct segment_pieces *p, const uint8_t *segment, uint32_t len)
 {
 	uint32_t i;
@@ -198,8 +198,8 @@ static int read_pieces(const struct reader *rd, const struct segment_pieces *p, 
 }
 
 /*
- * A part of one segment, by way of all of it the first time, and later of what was found to be in
- * it then.
+ * Reads a part of one segment. The first time all of it is read and verified, and the checksums of its
+ * pieces are noted; later only the pieces around the part are read and compared with these.
  */
 static __attribute__((noinline)) int read_part(const struct reader *rd, uint32_t off, uint8_t *dst,
 					       uint32_t len)
@@ -331,7 +331,7 @@ int cfs_disk_file_read(struct cfs_disk_file *f, uint32_t off, const struct iovec
 	rd.check = f->n_crcs > 0 && verify != CFS_VERIFY_NONE &&
 		   (verify != CFS_VERIFY_FULL || total == f->id.len);
 	if (n_dst > 1 && is_aligned(f, off, dst, n_dst)) {
-		/* Has the disk busy with all of it at once. */
+		/* Lets the disk work on all of it at once. */
 		if (!nowait)
 			cfs_disk_file_ahead(f, off, (uint32_t)total);
 		r = read_batches(&rd, off, dst, n_dst);

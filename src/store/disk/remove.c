@@ -13,7 +13,7 @@ void cfs_disk_forget(struct disk_dir *dir, const struct cfs_block *b)
 {
 	cfs_disk_fds_drop(&dir->disk->fds, b);
 	cfs_cachedir_unlink(dir->cd, CFS_CACHEDIR_CACHED, b);
-	/* Last: a scan that still saw the file has put it into the index. */
+	/* Last, because a scan that still saw the file may have put it into the index. */
 	cfs_disk_index_remove(&dir->index, b);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finding what is in a directory. Blocks of the right size enter the index; torn ones and old temporary files are removed; everything else is left alone.
+ * Finding the blocks of a directory. Blocks of the right size enter the index. Torn ones and old
+ * temporary files are removed; everything else is left alone.
  */
 #include <errno.h>
 #include <fcntl.h>

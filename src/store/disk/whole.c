@@ -19,7 +19,7 @@
 #define NOFILE_PARTS 8
 #define OPEN_MIN     16
 #define OPEN_MAX     4096
-#define SHARE	     2 /* of a directory's size: at most one part of so many */
+#define SHARE	     2 /* whole files take at most one part in SHARE of a directory's size */
 
 void cfs_whole_path(uint64_t ino, uint64_t hash, const char *suffix, char ret[CFS_WHOLE_PATH_MAX])
 {

@@ -11,7 +11,7 @@
 #include "base/workers.h"
 #include "disk-internal.h"
 
-/* Held by the one who waits and by the write. */
+/* Held by the waiting thread and by the write. */
 struct disk_waiter {
 	pthread_mutex_t lock; /* protects what follows; a leaf */
 	pthread_cond_t ended;

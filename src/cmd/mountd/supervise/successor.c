@@ -59,7 +59,7 @@ static void refuse(struct supervisor *s, const char *why)
 	successor_drop(s);
 }
 
-/* Its worker ends with it. While that lives, it may take requests that nobody would answer. */
+/* Its worker ends with it. While that worker lives, it may take requests and never answer them. */
 static void end_successor(const struct supervisor *s)
 {
 	struct pollfd p = {.fd = s->successor_process, .events = POLLIN};

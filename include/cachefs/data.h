@@ -89,10 +89,10 @@ void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr);
 void cfs_file_last_attr(struct cfs_file *f, struct cfs_attr *ret);
 /*
  * Changes mode, owner or times (cfs_meta_setattr) of a file with bytes that are not committed: the
- * result is shown here at once, and stored with these bytes, by the commit that comes next. When the
- * bytes are lost, so is the change. -EAGAIN: it must be made in the metadata, after a flush, because
- * there are no such bytes, or they are being committed already, or the metadata has a say. *ret: the
- * attributes to show.
+ * result is shown here at once, and stored with these bytes, by the commit that comes next. When
+ * the bytes are lost, so is the change. -EAGAIN: it must be made in the metadata, after a flush,
+ * because there are no such bytes, or they are being committed already, or the metadata has a say.
+ * *ret: the attributes to show.
  */
 int cfs_file_setattr(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t set,
 		     const struct cfs_attr *in, struct cfs_attr *ret);
@@ -215,8 +215,8 @@ struct cfs_whole_file *cfs_file_take_whole(struct cfs_file *f, const struct cfs_
 bool cfs_file_is_whole(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns,
 		       const struct cfs_whole_file *w);
 /*
- * Makes the whole file of an inode in the calling thread; *stop ends it. -EOPNOTSUPP: this mount has
- * none; -EINVAL: no file, or too short; -EAGAIN: it is being changed; and as cfs_whole_make().
+ * Makes the whole file of an inode in the calling thread; *stop ends it. -EOPNOTSUPP: this mount
+ * has none; -EINVAL: no file, or too short; -EAGAIN: it is being changed; and as cfs_whole_make().
  */
 int cfs_data_make_whole(struct cfs_data *d, cfs_ino_t ino, const _Atomic bool *stop);
 /* No more are made: the kernel does not read them. */

@@ -30,7 +30,10 @@ enum cfs_io_uring { CFS_IO_URING_AUTO, CFS_IO_URING_ON, CFS_IO_URING_OFF };
 struct cfs_fuse_conf {
 	struct cfs_vfs *vfs;	     /* borrowed */
 	struct cfs_handoff *handoff; /* borrowed; records the FUSE_INIT agreement. May be NULL */
-	/* Borrowed; written by cfs_fuse_mount() of a new mount: that of the handoff, or another one. */
+	/*
+	 * Borrowed; written by cfs_fuse_mount() of a new mount: that of the handoff, or another
+	 * one.
+	 */
 	struct cfs_agreement *agreement;
 	/*
 	 * The FUSE connection of a mount that a previous process served and that `handoff` describes;
@@ -131,8 +134,8 @@ int cfs_fuse_detach(const char *mount_point, int device);
 void cfs_fuse_abandon(struct cfs_fuse *f);
 
 /*
- * Prints the agreement of a running mount as a table: each flag of FUSE_INIT, and the limits. fd: of
- * the memory file named CFS_HANDOFF_NAME that the mount's process has open. -ENODATA: an older
+ * Prints the agreement of a running mount as a table: each flag of FUSE_INIT, and the limits. fd:
+ * of the memory file named CFS_HANDOFF_NAME that the mount's process has open. -ENODATA: an older
  * program agreed with the kernel.
  */
 int cfs_fuse_print_agreement(int fd, FILE *out);
@@ -142,7 +145,9 @@ extern const struct cfs_metric_table cfs_fuse_metrics; /* of a struct cfs_agreem
 struct cfs_fuse_features {
 	const char *libfuse_built, *libfuse_running;
 	bool passthrough_built, io_uring_built;
-	/* Of the ring: whether this build has it, and whether this kernel gives it to new mounts. */
+	/*
+	 * Of the ring: whether this build has it, and whether this kernel gives it to new mounts.
+	 */
 	bool ring_built;
 	enum { CFS_RING_ABSENT, CFS_RING_SWITCHED_OFF, CFS_RING_SWITCHED_ON } ring_kernel;
 };

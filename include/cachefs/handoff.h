@@ -31,7 +31,9 @@ struct cfs_handoff;
  * may leave clearing setuid and setgid to the process (FUSE_HANDLE_KILLPRIV_V2).
  */
 #define CFS_HANDOFF_VERSION 2u
-/* The version of a mount whose connection has passthrough: records tell of backing ids and nodes. */
+/*
+ * The version of a mount whose connection has passthrough: records tell of backing ids and nodes.
+ */
 #define CFS_HANDOFF_VERSION_PASSTHROUGH 3u
 #define CFS_HANDOFF_HANDLES		(1u << 20)
 #define CFS_HANDOFF_INODES		(1u << 20)
@@ -72,9 +74,9 @@ struct cfs_handoff_header {
 };
 
 /*
- * The agreement of the kernel and the mount in FUSE_INIT, for the life of the connection. Flags as the
- * kernel numbers them: flags is the lower half, flags2 the upper one. minor 0: nothing is known yet,
- * or an older program agreed.
+ * The agreement of the kernel and the mount in FUSE_INIT, for the life of the connection. Flags as
+ * the kernel numbers them: flags is the lower half, flags2 the upper one. minor 0: nothing is known
+ * yet, or an older program agreed.
  */
 struct cfs_agreement {
 	uint64_t asked;	 /* flags that the kernel offered */
@@ -186,10 +188,10 @@ void cfs_handoff_remove_inode(struct cfs_handoff *k, struct cfs_handoff_inode *m
 /*
  * For the successor, before anything is marked. Sets every handle of a file LOST when the previous
  * process accepted bytes of it and did not store them, and frees the inode records. Those with a
- * backing id stay, as the first header.n_marked ones, until cfs_handoff_remove_inode(). All handles are
- * concerned: the kernel writes back through any writable handle of the file, not only through the
- * one that the program used. Returns the number of such handles. *ret_closed: how many such files
- * have no handle. At most `max` inodes go to inos, those of the handles first.
+ * backing id stay, as the first header.n_marked ones, until cfs_handoff_remove_inode(). All handles
+ * are concerned: the kernel writes back through any writable handle of the file, not only through
+ * the one that the program used. Returns the number of such handles. *ret_closed: how many such
+ * files have no handle. At most `max` inodes go to inos, those of the handles first.
  */
 size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max, size_t *ret_closed);
 /* Record i of those that were in use. */

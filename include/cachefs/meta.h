@@ -224,9 +224,9 @@ int cfs_meta_settle(struct cfs_meta *m);
 /*
  * Has a copy of the metadata take part in durability. fn returns 0 when the copy has all changes
  * acknowledged before its call: for cfs_meta_sync(), cfs_meta_sync_dirs() and cfs_meta_await_copy()
- * when `sync` is set, for cfs_meta_settle() in any case, as the copy must not name removed
- * objects either; then nobody waits for it, and `hurry` is not set. Call it before cfs_meta_start().
- * fn is called on the caller's thread.
+ * when `sync` is set, for cfs_meta_settle() in any case, as the copy must not name removed objects
+ * either; then nobody waits for it, and `hurry` is not set. Call it before cfs_meta_start(). fn is
+ * called on the caller's thread.
  */
 typedef int (*cfs_meta_copy_fn)(void *arg, bool hurry, cfs_deadline_t deadline);
 void cfs_meta_copy_to(struct cfs_meta *m, cfs_meta_copy_fn fn, void *arg, bool sync);
@@ -234,7 +234,9 @@ void cfs_meta_copy_to(struct cfs_meta *m, cfs_meta_copy_fn fn, void *arg, bool s
 int cfs_meta_await_copy(struct cfs_meta *m, const struct cfs_ctx *ctx);
 /* Every change is -EROFS from now on, also of the core itself. For good. */
 void cfs_meta_refuse_changes(struct cfs_meta *m);
-/* Slice ids that are not given out: blocks that a lost part of the history has named keep theirs. */
+/*
+ * Slice ids that are not given out: blocks that a lost part of the history has named keep theirs.
+ */
 int cfs_meta_skip_slices(struct cfs_meta *m, const struct cfs_ctx *ctx, int64_t n);
 
 /* ---- names and attributes ---- */
@@ -439,8 +441,9 @@ void cfs_slice_decode(const uint8_t in[CFS_SLICE_BYTES], struct cfs_slice *ret);
 ssize_t cfs_meta_read_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			    uint32_t indx, struct cfs_slice **ret);
 /*
- * For open(2): the attributes of an inode and the records of its first chunk, in one round trip. The
- * records are as new as the attributes, or newer. *ret_recs as above; *ret_n -1: the list is damaged.
+ * For open(2): the attributes of an inode and the records of its first chunk, in one round trip.
+ * The records are as new as the attributes, or newer. *ret_recs as above; *ret_n -1: the list is
+ * damaged.
  */
 int cfs_meta_open_file(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		       struct cfs_attr *ret, struct cfs_slice **ret_recs, ssize_t *ret_n);
@@ -499,14 +502,14 @@ struct cfs_commit {
 };
 /*
  * Appends a record whose blocks are all stored. Quotas and free space are checked here; whether the
- * attributes may be changed was checked by cfs_meta_keep_setattr(). May compact when the list is very
- * long. -ETIMEDOUT, -EIO: it may have been carried out.
+ * attributes may be changed was checked by cfs_meta_keep_setattr(). May compact when the list is
+ * very long. -ETIMEDOUT, -EIO: it may have been carried out.
  */
 int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *commit);
 /*
  * A setattr whose result is to be stored by a later commit of the file's data. Checks it as
- * cfs_meta_setattr() does, but by *attr, the attributes as this mount shows them, and makes these the
- * result. -EAGAIN: the database has a say (ACL, flags, trash, usage of owners, the change log,
+ * cfs_meta_setattr() does, but by *attr, the attributes as this mount shows them, and makes these
+ * the result. -EAGAIN: the database has a say (ACL, flags, trash, usage of owners, the change log,
  * permissions that cachefs checks itself), or it is not of mode, owner and times. No round trip.
  */
 int cfs_meta_keep_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, uint32_t set,

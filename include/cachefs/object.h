@@ -44,9 +44,9 @@ typedef ssize_t (*cfs_object_get_nowait_fn)(struct cfs_object_store *o, const ch
 /*
  * Stores the whole object, atomically: a reader sees all of it or nothing. tier: number of the
  * class it is stored in, 0: the volume's own; stores without classes ignore it. With CFS_OBJECT_NEW
- * added, the object is stored only where there is none: -EEXIST, also when an earlier attempt of the
- * same call has stored it and its answer was lost; and when put returns it survives a power failure,
- * on any store. S3 servers that do not know conditions replace the object.
+ * added, the object is stored only where there is none: -EEXIST, also when an earlier attempt of
+ * the same call has stored it and its answer was lost; and when put returns it survives a power
+ * failure, on any store. S3 servers that do not know conditions replace the object.
  */
 #define CFS_OBJECT_NEW 0x100u
 typedef int (*cfs_object_put_fn)(struct cfs_object_store *o, const char *key,

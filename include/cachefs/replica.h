@@ -56,7 +56,9 @@ struct cfs_replica_conf {
 	 */
 	bool take_over;
 	struct cfs_replica_place from;
-	/* It has done so, or need not: take_over is not to be used again. On the replica's thread. */
+	/*
+	 * It has done so, or need not: take_over is not to be used again. On the replica's thread.
+	 */
 	void (*taken)(void *arg);
 	bool in_background; /* the start does not wait for the bucket */
 	/* Another database has gone on with the chain: nothing more can be replicated. Once, on the

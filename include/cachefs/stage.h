@@ -58,8 +58,8 @@ enum cfs_stage_mode {
 };
 void cfs_stage_set_mode(struct cfs_store *s, enum cfs_stage_mode mode);
 /*
- * Uploads all that is staged, delayed or not. Gives up when no upload succeeds for `idle_timeout_ms`.
- * Returns the number of blocks left for the next mount, and logs it.
+ * Uploads all that is staged, delayed or not. Gives up when no upload succeeds for
+ * `idle_timeout_ms`. Returns the number of blocks left for the next mount, and logs it.
  */
 uint64_t cfs_stage_drain(struct cfs_store *s, uint64_t idle_timeout_ms);
 

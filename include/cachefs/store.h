@@ -78,7 +78,9 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret);
  * ended: the others serve peers or are prefetches. Any thread.
  */
 void cfs_store_stop_reads(struct cfs_store *s);
-/* At most as many as at the start, 0: one. Running transfers above a lower limit are not cancelled. */
+/*
+ * At most as many as at the start, 0: one. Running transfers above a lower limit are not cancelled.
+ */
 void cfs_store_set_parallel(struct cfs_store *s, unsigned max_downloads, unsigned max_uploads);
 /* Waits for calls under way (each has its deadline). */
 void cfs_store_destroy(struct cfs_store *s);

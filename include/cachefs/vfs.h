@@ -157,8 +157,8 @@ struct cfs_vfs_entry {
 /*
  * A call for an inode, and one that makes a name in a directory, answers -ESTALE when another mount
  * has removed the inode or the directory. The kernel then looks the path up again, once, and
- * programs get ENOENT only for a name that does not exist. cfs_vfs_lookup() then sets ret->entry_ms:
- * for how long its absence may be cached.
+ * programs get ENOENT only for a name that does not exist. cfs_vfs_lookup() then sets
+ * ret->entry_ms: for how long its absence may be cached.
  */
 int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		   size_t len, struct cfs_vfs_entry *ret);
@@ -217,7 +217,9 @@ struct cfs_vfs_open {
 	bool direct_io;	 /* special files: their length is not known beforehand */
 	int32_t backing; /* the kernel reads from this file (cfs_vfs_backing); 0: from the mount */
 };
-/* flags: O_* of open(2); O_TRUNC truncates. ino: the node that the kernel has, see cfs_vfs_node(). */
+/*
+ * flags: O_* of open(2); O_TRUNC truncates. ino: the node that the kernel has, see cfs_vfs_node().
+ */
 int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags,
 		 struct cfs_vfs_open *ret);
 /*
@@ -270,9 +272,9 @@ int cfs_vfs_seek(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint
 /* ---- passthrough ---- */
 
 /*
- * A file has two node ids: its inode number, and the same with this bit. The kernel knows it by both
- * while some of its handles pass through and others must not (src/vfs/passthrough.c). Look-ups tell
- * the one that cfs_vfs_node() returns. Every call but cfs_vfs_open() takes inode numbers.
+ * A file has two node ids: its inode number, and the same with this bit. The kernel knows it by
+ * both while some of its handles pass through and others must not (src/vfs/passthrough.c). Look-ups
+ * tell the one that cfs_vfs_node() returns. Every call but cfs_vfs_open() takes inode numbers.
  */
 #define CFS_VFS_OTHER_NODE ((cfs_ino_t)1 << 63)
 cfs_ino_t cfs_vfs_node(struct cfs_vfs *v, cfs_ino_t ino);
@@ -282,16 +284,16 @@ bool cfs_vfs_has_other_nodes(struct cfs_vfs *v);
 /* Files that the kernel reads without the mount. Neither call waits. */
 struct cfs_vfs_backing {
 	/*
-	 * An id for the file, or a negative errno: the open is ordinary then. -EOPNOTSUPP: so are all
-	 * others.
+	 * An id for the file, or a negative errno: the open is ordinary then. -EOPNOTSUPP: so are
+	 * all others.
 	 */
 	int (*open)(void *arg, int fd);
 	void (*close)(void *arg, int id);
 	void *arg;
 };
 /*
- * The connection has passthrough. Called before the first request, after cfs_vfs_restore(). NULL: it
- * has none, or has ended, and its ids with it.
+ * The connection has passthrough. Called before the first request, after cfs_vfs_restore(). NULL:
+ * it has none, or has ended, and its ids with it.
  */
 void cfs_vfs_pass_through(struct cfs_vfs *v, const struct cfs_vfs_backing *backing);
 

@@ -90,7 +90,9 @@ static int find_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs
 
 	if (rc || !c->slice.id || !c->is_stored)
 		return rc;
-	/* A slice leaves the metadata after its blocks: asked in this order, the answers are sure. */
+	/*
+	 * A slice leaves the metadata after its blocks: asked in this order, the answers are sure.
+	 */
 	stored = c->is_stored(c->arg, &c->slice, ctx->deadline);
 	if (stored)
 		return stored < 0 ? stored : 0;

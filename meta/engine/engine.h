@@ -221,7 +221,10 @@ struct cfs_engine_ops {
 	/* As cfs_meta_open_file. */
 	int (*open_file)(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct cfs_attr *ret,
 			 struct cfs_slice **ret_recs, ssize_t *ret_n);
-	/* As cfs_meta_read_heads; the results are zeros before. On error they are freed by the core. */
+	/*
+	 * As cfs_meta_read_heads; the results are zeros before. On error they are freed by the
+	 * core.
+	 */
 	int (*read_heads)(CFS_ENG, CFS_CTX, struct cfs_head *heads, size_t n);
 	/*
 	 * *ret_records: how many records the chunk has afterwards. -EINPROGRESS: the answer of an

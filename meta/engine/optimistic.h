@@ -37,7 +37,9 @@ void cfs_optimistic_dir_remember(struct cfs_optimistic *s, cfs_ino_t ino,
 void cfs_optimistic_dir_forget(struct cfs_optimistic *s, cfs_ino_t ino);
 /* nlink and times as read. Rows arrive in any order; the one with the latest change stays. */
 void cfs_optimistic_dir_times(struct cfs_optimistic *s, cfs_ino_t ino, const struct cfs_attr *attr);
-/* True when the directory was not read for CFS_OPTIMISTIC_MS; counts as a read for other threads. */
+/*
+ * True when the directory was not read for CFS_OPTIMISTIC_MS; counts as a read for other threads.
+ */
 enum { CFS_OPTIMISTIC_MS = 100 };
 bool cfs_optimistic_dir_ask(struct cfs_optimistic *s, cfs_ino_t ino);
 

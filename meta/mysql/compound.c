@@ -42,8 +42,8 @@
 #define LOCK(rows)	  "SELECT 1 INTO p_x FROM " rows " FOR UPDATE; "
 
 /*
- * MariaDB answers a DELETE or UPDATE that it stops while it plans it as one that found no row, and goes
- * on with the next statement. It does not go on behind the condition of an IF.
+ * MariaDB answers a DELETE or UPDATE that it stops while it plans it as one that found no row, and
+ * goes on with the next statement. It does not go on behind the condition of an IF.
  */
 #define CLEAR(table, ino)                                                                          \
 	WHEN("EXISTS(SELECT 1 FROM " table " WHERE inode=" ino ")")                                \

@@ -3,10 +3,10 @@
  * Batches as multi-statement queries: all statements, from START TRANSACTION to the read after
  * COMMIT, go to the server as one text. For servers without BEGIN NOT ATOMIC: MySQL, TiDB.
  *
- * The server stops at the first error with the transaction open, and batch.c sends ROLLBACK. A failed
- * optimistic check raises an arithmetic error, the one error that every server raises at run time.
- * Conditions on parameters alone are decided here. Values are put into the text; bytes, such as
- * names, in hexadecimal, so that none of them can be taken as SQL.
+ * The server stops at the first error with the transaction open, and batch.c sends ROLLBACK. A
+ * failed optimistic check raises an arithmetic error, the one error that every server raises at run
+ * time. Conditions on parameters alone are decided here. Values are put into the text; bytes, such
+ * as names, in hexadecimal, so that none of them can be taken as SQL.
  */
 #include <errno.h>
 #include <mysqld_error.h>

@@ -48,8 +48,8 @@ static int query(struct mysql_conn *m, const char *text, MYSQL_RES **ret)
 }
 
 /*
- * MariaDB stops a query or a change while it plans it, by KILL QUERY or max_statement_time, and then may
- * answer that no row was found. It counts both.
+ * MariaDB stops a query or a change while it plans it, by KILL QUERY or max_statement_time, and
+ * then may answer that no row was found. It counts both.
  */
 int mysql_stops(struct sql_conn *c, uint64_t *ret)
 {

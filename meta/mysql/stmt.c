@@ -216,8 +216,8 @@ static int execute(struct sql_conn *c, enum sql_stmt_id id)
 }
 
 /*
- * The columns of bytes of a row. A value that there is no memory for fails the row: an empty list of
- * records would be a hole.
+ * The columns of bytes of a row. A value that there is no memory for fails the row: an empty list
+ * of records would be a hole.
  */
 static int fetch_bytes(struct sql_conn *c, enum sql_stmt_id id)
 {

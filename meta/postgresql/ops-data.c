@@ -25,7 +25,9 @@
 	"ctimensec=$10" changes " FROM n,c WHERE u.inode=n.inode) "                                \
 	"SELECT {NODE},(SELECT bytes FROM c) FROM n"
 static const char commit_text[] = COMMIT_TEXT("", "");
-/* Also $11 mode, $12 uid, $13 gid, $14 atime, $15; NULL: unchanged. A rule changes with its mode. */
+/*
+ * Also $11 mode, $12 uid, $13 gid, $14 atime, $15; NULL: unchanged. A rule changes with its mode.
+ */
 static const char commit_attrs_text[] =
 	COMMIT_TEXT(" AND ($11 IS NULL OR COALESCE(n.access_acl_id,0)=0)",
 		    ",mode=COALESCE($11,n.mode),uid=COALESCE($12,n.uid),gid=COALESCE($13,n.gid),"

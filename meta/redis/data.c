@@ -238,8 +238,8 @@ static int newest_attr(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 }
 
 /*
- * The request is sent again: the server repeats its answer, or carries it out. When the answer is no
- * longer kept, the list of the chunk is all there is to ask, and the growth is not known.
+ * The request is sent again: the server repeats its answer, or carries it out. When the answer is
+ * no longer kept, the list of the chunk is all there is to ask, and the growth is not known.
  */
 int rds_op_find_commit(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
 		       bool released, struct cfs_usage *ret_usage)

@@ -22,7 +22,8 @@ DECLARE(dead_locks)
 #undef DECLARE
 
 /*
- * optimistic.c: updates the optimistic cache with a record just read, of a directory or of a cached file.
+ * optimistic.c: updates the optimistic cache with a record just read, of a directory or of a cached
+ * file.
  */
 void rds_cache_attr(struct rds *r, cfs_ino_t ino, const redisReply *record,
 		    const struct cfs_attr *attr);

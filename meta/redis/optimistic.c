@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The optimistic path of creation and removal, from cached attributes (meta/engine/optimistic.h). The
- * rules are applied here, to the cached attributes. The script compares the stored record with
+ * The optimistic path of creation and removal, from cached attributes (meta/engine/optimistic.h).
+ * The rules are applied here, to the cached attributes. The script compares the stored record with
  * them, byte by byte, and changes nothing when they differ. This costs the server half the time of
  * a script that reads records, applies the rules and returns records. Unusual cases take the
  * general path.

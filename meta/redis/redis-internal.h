@@ -185,8 +185,8 @@ int rds_change(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op
 	       const struct rds_script *script, const char *fmt, ...);
 /*
  * The place of a scan; `at` is 0 before the first page and after the last one. A server never gives
- * a cursor twice. One that does would keep a scan for ever: it goes round in a circle, and the mark,
- * which is moved after 1, 2, 4, ... pages, is met again.
+ * a cursor twice. One that does would keep a scan for ever: it goes round in a circle, and the
+ * mark, which is moved after 1, 2, 4, ... pages, is met again.
  */
 struct rds_cursor {
 	uint64_t at, mark, pages;

@@ -35,8 +35,8 @@ static uint64_t kept_ms(cfs_deadline_t deadline)
 	uint64_t left = CFS_MIN(cfs_deadline_left_ms(deadline), most), hold = HOLD_MS;
 
 	/*
-	 * In steps, so that requests of one kind share a key. Twice: the data layer repeats a commit
-	 * for that long again.
+	 * In steps, so that requests of one kind share a key. Twice: the data layer repeats a
+	 * commit for that long again.
 	 */
 	while (hold < 2 * left + LATE_MS)
 		hold *= 2;

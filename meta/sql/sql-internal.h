@@ -109,7 +109,10 @@ void sql_probe_note(enum sql_stmt_id id, const char *fmt, va_list ap);
 /* Notes that it was executed. */
 void sql_probe_confirm(void);
 bool sql_probe_known(void);
-/* Runs the commit probe. 1: committed, 0: not committed, or repeatable; -EIO: the probe cannot tell. */
+/*
+ * Runs the commit probe. 1: committed, 0: not committed, or repeatable; -EIO: the probe cannot
+ * tell.
+ */
 int sql_probe_ask(struct sql_conn *c);
 
 /*

@@ -95,8 +95,8 @@ void sql_repeatable(void);
 /* True when an earlier commit of this transaction got no answer, so its changes may be there. */
 bool sql_is_repeated(const struct sql_conn *c);
 /*
- * Called at the end of a scan: -EAGAIN, which repeats it, when the server may have stopped the query
- * there.
+ * Called at the end of a scan: -EAGAIN, which repeats it, when the server may have stopped the
+ * query there.
  */
 int sql_confirm_end(struct sql_conn *c);
 /* Statements without a transaction. */

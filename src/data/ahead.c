@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Read-ahead over files: fetches the first blocks of files that are expected to be opened next. The
- * layer above names the files. One metadata call returns their first records, and the fetches run in
- * parallel. Only bytes are kept, in the store, by slice: an open and a read ask the metadata as
+ * layer above names the files. One metadata call returns their first records, and the fetches run
+ * in parallel. Only bytes are kept, in the store, by slice: an open and a read ask the metadata as
  * always, and find the bytes in memory if they are still the content of the file.
  *
  * A file waits in a ring until it is opened. Its fetch begins when the store takes it; a full store

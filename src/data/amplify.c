@@ -6,10 +6,10 @@
  * so that whole blocks are fetched again when the reads come closer together.
  *
  * From a peer, a range costs only its own bytes. So a whole block is fetched from a peer only after
- * ranges have brought as many bytes as the block has, times the file's price, which begins at 1. With
- * that price the network carries at most twice the bytes of the ranges. When memory drops a block
- * before reads have hit as many bytes of it, the price doubles; when the fetch was worth it, the price
- * halves.
+ * ranges have brought as many bytes as the block has, times the file's price, which begins at 1.
+ * With that price the network carries at most twice the bytes of the ranges. When memory drops a
+ * block before reads have hit as many bytes of it, the price doubles; when the fetch was worth it,
+ * the price halves.
  */
 #include <stdlib.h>
 

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mode, owner and times that are stored with the data. tar, rsync, cp -p and git write a file, set its
- * attributes and close it: all of that is one commit.
+ * Mode, owner and times that are stored with the data. tar, rsync, cp -p and git write a file, set
+ * its attributes and close it: all of that is one commit.
  *
- * A change waits in the file until a commit takes it along. Each slice without a commit under way may
- * be that one, so a change is only accepted while there is such a slice. A commit that is repeated
- * takes along what it did at first: its record in the metadata proves that all of it is stored.
+ * A change waits in the file until a commit takes it along. Each slice without a commit under way
+ * may be that one, so a change is only accepted while there is such a slice. A commit that is
+ * repeated takes along what it did at first: its record in the metadata proves that all of it is
+ * stored.
  *
- * A time set by utimensat(2) is the mtime of all slices written before, whichever is committed last.
- * A write after it ends that.
+ * A time set by utimensat(2) is the mtime of all slices written before, whichever is committed
+ * last. A write after it ends that.
  */
 #include <errno.h>
 

@@ -177,8 +177,8 @@ bool cfs_chunk_sure(const struct cfs_chunk *c)
 }
 
 /*
- * Makes records and view the cached list, and takes both over. Called with the file's lock. True when
- * the chunk is worth compacting.
+ * Makes records and view the cached list, and takes both over. Called with the file's lock. True
+ * when the chunk is worth compacting.
  */
 static bool cache_list(struct cfs_chunk *c, struct cfs_slice **recs, size_t n,
 		       struct cfs_view *view, uint64_t mark)

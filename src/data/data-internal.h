@@ -154,7 +154,9 @@ struct cfs_chunk {
 	struct cfs_view view;
 	struct cfs_wslice_list pending; /* oldest first; commits go in this order */
 	unsigned n_open;
-	/* Of the first slice: failed tries to commit it, and what they left in struct cfs_commit. */
+	/*
+	 * Of the first slice: failed tries to commit it, and what they left in struct cfs_commit.
+	 */
 	unsigned attempt;
 	bool repeated;
 	uint64_t known_length;
@@ -265,7 +267,9 @@ struct cfs_chunk *cfs_chunk_get(struct cfs_file *f, uint32_t indx); /* NULL: no 
 /* Reads the list from the metadata. Called without locks; the caller must look it up again. */
 int cfs_chunk_load(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx);
 void cfs_chunk_drop(struct cfs_chunk *c);
-/* The chunk was compacted: its list, and answers on their way, name slices that may soon be gone. */
+/*
+ * The chunk was compacted: its list, and answers on their way, name slices that may soon be gone.
+ */
 void cfs_chunk_compacted(struct cfs_file *f, uint32_t indx);
 /* True when the list is cached and an open may go on using it (close-to-open). */
 bool cfs_chunk_sure(const struct cfs_chunk *c);
@@ -291,9 +295,9 @@ void cfs_file_wake(struct cfs_file *f);
 void cfs_file_compute_length(struct cfs_file *f);
 void cfs_file_changed(struct cfs_file *f, const struct cfs_attr *attr);
 /*
- * Whether bytes at off lie over stored ones that fsync may have promised, or behind them in the same
- * page: a record without its object would make these unreadable after a power failure, as the kernel
- * reads whole pages. Called with the file's lock.
+ * Whether bytes at off lie over stored ones that fsync may have promised, or behind them in the
+ * same page: a record without its object would make these unreadable after a power failure, as the
+ * kernel reads whole pages. Called with the file's lock.
  */
 bool cfs_file_covers_stored(const struct cfs_file *f, uint64_t off);
 

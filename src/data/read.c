@@ -163,8 +163,8 @@ static void note_random(const struct reader *rd, const struct cfs_block *b, uint
 }
 
 /*
- * How many bytes of a block will probably be read, 0: not known. Whole blocks fill a disk cache that
- * has room.
+ * How many bytes of a block will probably be read, 0: not known. Whole blocks fill a disk cache
+ * that has room.
  */
 static uint32_t likely_part(const struct reader *rd, const struct cfs_block *b, uint32_t off,
 			    uint64_t at)

@@ -632,7 +632,9 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 					c->give_up = cfs_deadline_in(d->conf.io_timeout_ms);
 				if (!cfs_deadline_passed(c->give_up)) {
 					pthread_mutex_lock(&f->lock);
-					/* A failed sync stays failed; staged bytes are still there. */
+					/*
+					 * A failed sync stays failed; staged bytes are still there.
+					 */
 					s->moment = cfs_store_moment(d->conf.store);
 					if (!submit_commit(c))
 						cfs_warn(

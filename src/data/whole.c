@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole files: which files get one, and what their content is. Files that are opened for reading are
- * counted here; one thread makes their whole files in the background.
+ * Whole files: which files get one, and what their content is. Files that are opened for reading
+ * are counted here; one thread makes their whole files in the background.
  */
 #include <cachefs/whole.h>
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of FUSE_INIT flags: what each of them is called, and whether a mount wants it. The reply
- * to the kernel is made from it, whatever flags the running libfuse knows. A flag is sent when the
- * kernel offers it and the mount wants it.
+ * The table of FUSE_INIT flags: what each of them is called, and whether a mount wants it. The
+ * reply to the kernel is made from it, whatever flags the running libfuse knows. A flag is sent
+ * when the kernel offers it and the mount wants it.
  */
 #ifndef CFS_FUSE_AGREEMENT_H
 #define CFS_FUSE_AGREEMENT_H
@@ -31,8 +31,8 @@ _Static_assert(sizeof(struct init_out) == 64, "the layout is the kernel's");
 /* The flags that the mount would take. */
 uint64_t agreement_wanted(const struct cfs_fuse_conf *conf);
 /*
- * The same for libfuse, by its own names: *ret_on are wanted, *ret_off are not. It keeps its default
- * for the rest.
+ * The same for libfuse, by its own names: *ret_on are wanted, *ret_off are not. It keeps its
+ * default for the rest.
  */
 void agreement_caps(const struct cfs_fuse_conf *conf, uint64_t *ret_on, uint64_t *ret_off);
 

@@ -23,8 +23,8 @@ struct cfs_request_id {
 };
 
 /*
- * copy_file_range with a reply of 64 bits, which the kernel sends first. Interface 7.45; the headers
- * at build time may lack it.
+ * copy_file_range with a reply of 64 bits, which the kernel sends first. Interface 7.45; the
+ * headers at build time may lack it.
  */
 #define CFS_FUSE_COPY_FILE_RANGE_64 53
 struct cfs_copy_file_range_out {
@@ -56,9 +56,9 @@ struct cfs_request {
 	struct cfs_request_id id;
 	/*
 	 * Header, arguments and payload, in one piece of memory: the receiver's buffer, or the
-	 * channel's own. The channel leaves it alone until the receiving thread's next receive, even
-	 * when the request is answered earlier by another thread. A handler that passes the request
-	 * on copies what it needs.
+	 * channel's own. The channel leaves it alone until the receiving thread's next receive,
+	 * even when the request is answered earlier by another thread. A handler that passes the
+	 * request on copies what it needs.
 	 */
 	struct fuse_in_header *in;
 	size_t len;
@@ -82,7 +82,9 @@ typedef int cfs_channel_receive_fn(struct cfs_channel *c, void *buf, struct cfs_
  */
 typedef int cfs_channel_reply_fn(struct cfs_channel *c, const struct cfs_request_id *id, int error,
 				 struct iovec *iov, int n);
-/* Sends an unasked message (enum fuse_notify_code); iov as above. May wait for requests under way. */
+/*
+ * Sends an unasked message (enum fuse_notify_code); iov as above. May wait for requests under way.
+ */
 typedef int cfs_channel_notify_fn(struct cfs_channel *c, int code, struct iovec *iov, int n);
 /* Makes the requests that were received by a dead process and not answered come again. */
 typedef int cfs_channel_resend_fn(struct cfs_channel *c);
@@ -104,7 +106,8 @@ struct cfs_channel {
 
 /*
  * Answers a request. The caller of one whose reply the kernel refuses gets EIO, so that it does not
- * wait for ever. Negative: nothing of the reply has arrived, as cfs_channel_reply_fn. op: for the log.
+ * wait for ever. Negative: nothing of the reply has arrived, as cfs_channel_reply_fn. op: for the
+ * log.
  */
 int channel_reply(struct cfs_channel *c, const struct cfs_request_id *id, const char *op, int error,
 		  struct iovec *iov, int n);
@@ -116,8 +119,8 @@ void channel_drop_inode(struct cfs_channel *c, uint64_t ino, int64_t off, int64_
 /* Makes the kernel drop a cached name, and its directory's attributes. */
 void channel_drop_name(struct cfs_channel *c, uint64_t parent, const char *name, size_t len);
 /*
- * Makes the kernel look every name up again before it uses it. A kernel without that (interface 7.44)
- * keeps each name for the time it was told.
+ * Makes the kernel look every name up again before it uses it. A kernel without that (interface
+ * 7.44) keeps each name for the time it was told.
  */
 void channel_renew_names(struct cfs_channel *c);
 /* Resends, or logs that it cannot. */

@@ -20,8 +20,10 @@
 #define KILLABLE_MAX	 1024
 #define KILLABLE_HANDLES 2
 struct killable {
-	/* FREE: unused; CLAIMED: being filled in; RUNNING: carried out; EXAMINED: with the lock held;
-	 * ANSWERED: early. */
+	/*
+	 * FREE: unused; CLAIMED: being filled in; RUNNING: carried out; EXAMINED: with the lock
+	 * held; ANSWERED: early.
+	 */
 	_Atomic unsigned state;
 	_Atomic pid_t pid;
 	_Atomic uint64_t unique, start_ms; /* unique: of its cfs_request_id */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Files that the kernel reads without the mount: their ids, and the second node id of a file
- * (cfs_vfs_node). Handlers know inode numbers; the bit that tells both nodes of a file apart is taken
- * off a request before it is decoded, and only an open gets it back.
+ * (cfs_vfs_node). Handlers know inode numbers; the bit that tells both nodes of a file apart is
+ * taken off a request before it is decoded, and only an open gets it back.
  */
 #include <errno.h>
 #include <sys/ioctl.h>

@@ -328,7 +328,9 @@ void reply_bytes(struct call *c, const void *buf, size_t len)
 	reply_struct(c, 0, buf, len);
 }
 
-/* True when each piece has a page and all fit into iov[1] and on: the reply then needs no memory. */
+/*
+ * True when each piece has a page and all fit into iov[1] and on: the reply then needs no memory.
+ */
 static bool inline_iov(const struct cfs_segs *s, struct iovec iov[1 + IOV_INLINE])
 {
 	size_t i;

@@ -58,8 +58,8 @@ static void answer(struct cfs_fuse_standby *s, const struct cfs_request_id *id, 
 
 /*
  * The previous process may have opened a handle that the caller will never learn of. It is marked
- * before the answer: the kernel does not send an answered request again, so after a death in between
- * no process would know the handle. Returns the record of the request, or NULL.
+ * before the answer: the kernel does not send an answered request again, so after a death in
+ * between no process would know the handle. Returns the record of the request, or NULL.
  */
 static struct cfs_handoff_request *release_made(struct cfs_fuse_standby *s,
 						const struct cfs_request_id *id)

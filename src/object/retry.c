@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Retries: the only place where calls to an object store are repeated. Each call of the table is
- * idempotent: a put stores the same bytes, a removal of a missing object succeeds, a listing resumes
- * after the last key that was delivered.
+ * idempotent: a put stores the same bytes, a removal of a missing object succeeds, a listing
+ * resumes after the last key that was delivered.
  */
 #include <errno.h>
 #include <pthread.h>

@@ -32,7 +32,9 @@ struct flight {
 	uint64_t owner;		     /* of a prefetch */
 	TAILQ_ENTRY(flight) link;    /* a prefetch that is in store->prefetches */
 	struct cfs_workers *workers; /* under prefetch_lock: where it is queued; NULL: it runs */
-	/* Wanted only as long as a reader waits: a hedge, or a prefetch that its owner cancelled. */
+	/*
+	 * Wanted only as long as a reader waits: a hedge, or a prefetch that its owner cancelled.
+	 */
 	_Atomic bool cancelled;
 	struct hedge *hedge; /* while READ_HEDGED; its worker's only */
 	_Atomic enum read_state state;
@@ -107,8 +109,8 @@ void cfs_flight_free_pages(const struct flight *f, struct cfs_page **pages);
 /*
  * Runs a flight from its state on until it has its bytes, or has failed. A tier that fails is a
  * tier that misses; it does its own accounting. 0, -ENOENT, -EACCES, -EIO, -CFS_OBJECT_EPART: fetch
- * the whole block. w: the workers that run it; -EAGAIN: its state belongs to other workers. w NULL: it
- * may not wait; -EAGAIN: go on with a worker.
+ * the whole block. w: the workers that run it; -EAGAIN: its state belongs to other workers. w NULL:
+ * it may not wait; -EAGAIN: go on with a worker.
  */
 int cfs_flight_run(struct flight *f, const struct cfs_workers *w);
 

@@ -282,8 +282,8 @@ void cfs_route_offer(struct cfs_store *s, const struct cfs_route *route, const s
 /* A get of tier number `tier` hangs: its worker is replaced. */
 void cfs_route_leave(struct cfs_store *s, unsigned tier, const struct cfs_block *b);
 /*
- * Runs a task on a block in a local tier on a worker. As cfs_task_wait(), but a worker that hangs is
- * abandoned and replaced, as above.
+ * Runs a task on a block in a local tier on a worker. As cfs_task_wait(), but a worker that hangs
+ * is abandoned and replaced, as above.
  */
 int cfs_route_wait(struct cfs_store *s, unsigned tier, const struct cfs_block *b,
 		   struct cfs_task *task, cfs_deadline_t deadline, ssize_t *ret);

@@ -46,8 +46,8 @@ static int put_until(const struct cfs_tier_slot *disk, const struct cfs_block *b
 }
 
 /*
- * Makes the owner have it, even if it is in memory here. True: that is enough; otherwise this member
- * fetches it, too.
+ * Makes the owner have it, even if it is in memory here. True: that is enough; otherwise this
+ * member fetches it, too.
  */
 static bool warm_elsewhere(struct cfs_store *s, const struct cfs_block *b, bool disk,
 			   cfs_deadline_t deadline)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Read-ahead over files of directories: what walk.c and tree.c advise, on threads of its own. A listing
- * made here only says what to fetch. Attributes and names that come along are cached like those of
- * a look-up; an open asks the metadata in any case.
+ * Read-ahead over files of directories: what walk.c and tree.c advise, on threads of its own. A
+ * listing made here only says what to fetch. Attributes and names that come along are cached like
+ * those of a look-up; an open asks the metadata in any case.
  */
 #include <stdlib.h>
 #include <string.h>

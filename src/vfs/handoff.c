@@ -343,8 +343,8 @@ static uint64_t *dirty_inodes(struct cfs_handoff *k, uint32_t n_marked, size_t *
 }
 
 /*
- * Adds the dirty inodes of which no handle is lost to inos, behind the first n; at most max. Without
- * the list none is known.
+ * Adds the dirty inodes of which no handle is lost to inos, behind the first n; at most max.
+ * Without the list none is known.
  */
 static size_t lost_without_handle(struct cfs_handoff *k, uint64_t *dirty, size_t n_dirty,
 				  uint64_t *inos, size_t n, size_t max)

@@ -27,7 +27,10 @@ struct kept_dir {
 	uint32_t completed; /* listings */
 
 	struct sequence sequence[SEQUENCES]; /* newest first */
-	/* Passes under way. They overlap the earliest, which began at oldest_ms; mixed: with other names. */
+	/*
+	 * Passes under way. They overlap the earliest, which began at oldest_ms; mixed: with other
+	 * names.
+	 */
 	unsigned passes;
 	uint64_t oldest_ms;
 	bool mixed;
@@ -35,7 +38,10 @@ struct kept_dir {
 	/* The kernel may have a complete listing, which was read from kept_ms on. */
 	bool kept;
 	uint64_t kept_ms;
-	/* It is the newest sequence, as read from valid_ms on, which took so long; 0: it may be another. */
+	/*
+	 * It is the newest sequence, as read from valid_ms on, which took so long; 0: it may be
+	 * another.
+	 */
 	uint64_t valid_ms, took_ms, seq;
 };
 
@@ -105,8 +111,8 @@ static bool is_fresh(const struct kept *k, const struct kept_dir *d, uint64_t no
 
 /*
  * Forgets listings that the kernel must not use any more, and others while there is no room for so
- * many more bytes. An incomplete listing is worth remembering: the kernel goes on with it only where
- * it ended.
+ * many more bytes. An incomplete listing is worth remembering: the kernel goes on with it only
+ * where it ended.
  */
 static void make_room(struct kept *k, size_t bytes, uint64_t now_ms)
 {

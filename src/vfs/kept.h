@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listings that the kernel keeps (FOPEN_CACHE_DIR), for as long as it may keep attributes and names.
+ * Listings that the kernel keeps (FOPEN_CACHE_DIR), for as long as it may keep attributes and
+ * names.
  *
- * The kernel keeps one listing of a directory, in its page cache. It is filled by the replies to all
- * handles that it was allowed to use for it, as long as the offset of a reply is where the listing
- * ends, and any handle that falls out of it asks this mount to go on at that offset. So an offset
- * must mean the same to all handles: it names a sequence of names and a place in it. Readers of a
- * directory share a sequence while they find the same names; the one that finds another name starts
- * a sequence with what it has read so far. A reader that asks for a place in a sequence that is not
- * its own gets the names that are not among those before that place.
+ * The kernel keeps one listing of a directory, in its page cache. It is filled by the replies to
+ * all handles that it was allowed to use for it, as long as the offset of a reply is where the
+ * listing ends, and any handle that falls out of it asks this mount to go on at that offset. So an
+ * offset must mean the same to all handles: it names a sequence of names and a place in it. Readers
+ * of a directory share a sequence while they find the same names; the one that finds another name
+ * starts a sequence with what it has read so far. A reader that asks for a place in a sequence that
+ * is not its own gets the names that are not among those before that place.
  *
  * A sequence has eight bytes for each name. Directories that no handle is open on, and larger ones,
  * are forgotten when there is no room: then the kernel asks again, and a place in a forgotten
@@ -63,8 +64,8 @@ int kept_init(struct kept *k, uint64_t timeout_ms, struct cache *cache);
 void kept_fini(struct kept *k);
 
 /*
- * A handle is opened; p is all zeros. NULL: the kernel must not keep its listing. *ret_valid: it need
- * not drop what it has (FOPEN_KEEP_CACHE).
+ * A handle is opened; p is all zeros. NULL: the kernel must not keep its listing. *ret_valid: it
+ * need not drop what it has (FOPEN_KEEP_CACHE).
  */
 struct kept_dir *kept_open(struct kept *k, struct kept_pass *p, cfs_ino_t ino, uint64_t now_ms,
 			   bool *ret_valid);
@@ -83,8 +84,8 @@ void kept_end(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint64_t 
 /* Whether the pass has given out this offset, behind `n` names. */
 bool kept_is_own(const struct kept_pass *p, uint32_t sequence, uint64_t n);
 /*
- * The first n names of a sequence, sorted, for kept_has() until kept_return(). NULL: it is forgotten,
- * or there is no memory. The pass goes on with a sequence of its own.
+ * The first n names of a sequence, sorted, for kept_has() until kept_return(). NULL: it is
+ * forgotten, or there is no memory. The pass goes on with a sequence of its own.
  */
 uint64_t *kept_leave(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint32_t sequence,
 		     uint64_t n);
@@ -94,8 +95,8 @@ bool kept_has(const uint64_t *sorted, uint64_t n, uint64_t hash);
 /* How long attributes of a directory may be kept: not longer than a listing that is in use. */
 uint32_t kept_limit(struct kept *k, cfs_ino_t ino, uint64_t now_ms, uint32_t attr_ms);
 /*
- * True: a handle is open on the directory, and the kernel must drop its listing. The caller sees to it
- * and then passes *ret_which to kept_dropped().
+ * True: a handle is open on the directory, and the kernel must drop its listing. The caller sees to
+ * it and then passes *ret_which to kept_dropped().
  */
 bool kept_has_expired(struct kept *k, cfs_ino_t ino, uint64_t now_ms, uint32_t *ret_which);
 void kept_dropped(struct kept *k, cfs_ino_t ino, uint32_t which);

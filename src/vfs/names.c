@@ -35,8 +35,8 @@ static void keep_name(struct cfs_vfs *v, uint64_t seq, uint64_t now_ms, cfs_ino_
 }
 
 /*
- * n: the inode when it is open, or NULL. Bytes that were written here are committed in the background:
- * attributes that were cached before are outdated.
+ * n: the inode when it is open, or NULL. Bytes that were written here are committed in the
+ * background: attributes that were cached before are outdated.
  */
 static bool has_right_cache(struct vnode *n)
 {
@@ -398,9 +398,9 @@ static int keep_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t i
 }
 
 /*
- * Before a setattr in the metadata. A change that waits for the data is older, and is stored before. A
- * commit after it would overwrite the time being set with the time of the last write. A commit before
- * it has a later ctime than the request, so a fresh one is set.
+ * Before a setattr in the metadata. A change that waits for the data is older, and is stored
+ * before. A commit after it would overwrite the time being set with the time of the last write. A
+ * commit before it has a later ctime than the request, so a fresh one is set.
  */
 static int make_way(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The slowest requests of the last ten minutes, for the status page. A fast request costs two loads.
+ * The slowest requests of the last ten minutes, for the status page. A fast request costs two
+ * loads.
  */
 #include <string.h>
 

@@ -69,8 +69,8 @@ enum tree_next {
 	TREE_GROW, /* tree_grow() of *ret */
 };
 /*
- * A program is about to list the directory; it has opened a file of the directory for reading. Never
- * wait. With TREE_GROW the caller has *ret: it calls tree_leave().
+ * A program is about to list the directory; it has opened a file of the directory for reading.
+ * Never wait. With TREE_GROW the caller has *ret: it calls tree_leave().
  */
 enum tree_next tree_listed(struct trees *t, cfs_ino_t dir, struct tree **ret);
 enum tree_next tree_opened(struct trees *t, cfs_ino_t dir, struct tree **ret);
@@ -81,14 +81,17 @@ enum tree_next tree_opened(struct trees *t, cfs_ino_t dir, struct tree **ret);
  */
 struct tree *tree_find(struct trees *t, cfs_ino_t parent);
 /*
- * The frame above the others: the subdirectories of dir, sorted, and taken over; `child` is where the
- * program is. False: the program has not come this way.
+ * The frame above the others: the subdirectories of dir, sorted, and taken over; `child` is where
+ * the program is. False: the program has not come this way.
  */
 bool tree_add_above(struct trees *t, struct tree *r, cfs_ino_t dir, cfs_ino_t child,
 		    struct listing *subdirs);
 /* A program has listed the directory lately. */
 bool tree_is_recent(struct trees *t, cfs_ino_t dir);
-/* The directory to list next, after the one that was listed. False: enough is ahead, or the tree is at its end. */
+/*
+ * The directory to list next, after the one that was listed. False: enough is ahead, or the tree is
+ * at its end.
+ */
 bool tree_grow(struct trees *t, struct tree *r, cfs_ino_t *ret);
 /* It was listed: so many files will be fetched; its subdirectories, sorted, are taken over. */
 void tree_grown(struct trees *t, struct tree *r, cfs_ino_t dir, uint32_t files,

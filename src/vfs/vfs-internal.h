@@ -295,9 +295,9 @@ static inline cfs_ino_t ino_out(const struct cfs_vfs *v, cfs_ino_t ino)
 int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct cfs_attr *ret,
 	     uint32_t *ret_ms);
 /*
- * Corrects attributes just read from the engine by the own knowledge of this mount, and caches them.
- * False: that knowledge may have been dropped meanwhile, with the last close of the file, and the
- * answer may be older.
+ * Corrects attributes just read from the engine by the own knowledge of this mount, and caches
+ * them. False: that knowledge may have been dropped meanwhile, with the last close of the file, and
+ * the answer may be older.
  */
 bool attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
 	       struct cfs_attr *attr);
@@ -335,7 +335,9 @@ struct cfs_ctx internal_ctx(const struct cfs_vfs *v);
  * valid until the thread's next request.
  */
 void caller_groups(struct cfs_ctx *ctx, bool fresh);
-/* Whether the caller has CAP_FSETID. Only root is asked: others might have it in a user namespace. */
+/*
+ * Whether the caller has CAP_FSETID. Only root is asked: others might have it in a user namespace.
+ */
 bool caller_keeps_set_id(const struct cfs_ctx *ctx);
 /*
  * The set-id bits that a change of content by a caller without CAP_FSETID clears, as members of

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reports requests that take longer than any deadline allows to the log, with the resource that they
- * wait for. It reads the activity records of threads (base/activity.h) and takes none of their locks.
+ * Reports requests that take longer than any deadline allows to the log, with the resource that
+ * they wait for. It reads the activity records of threads (base/activity.h) and takes none of their
+ * locks.
  */
 #include <stdlib.h>
 #include <unistd.h>

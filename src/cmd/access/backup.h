@@ -73,8 +73,8 @@ int backup_look(const struct cfs_setting *s, uint64_t timeout_ms, struct backup 
 
 /*
  * Stores a file as a backup, makes it durable, reads it back into a spare, empty file and compares.
- * The pages of both files are mapped: the kernel takes this memory back when it needs it. A backup of
- * an encrypted volume also takes memory of its size. 0, or an error with err.
+ * The pages of both files are mapped: the kernel takes this memory back when it needs it. A backup
+ * of an encrypted volume also takes memory of its size. 0, or an error with err.
  */
 int backup_upload(struct cfs_object_store *o, const char *volume, const char *name, int fd,
 		  int spare_fd, char err[512]);
@@ -103,9 +103,9 @@ struct backup_order {
 /*
  * Starts `cachefs BACKUP_CHILD`, which gets the order and the environment through its stdin, a
  * socket: nothing of them is in its arguments or its environment. It is executed anew, ends when
- * the calling thread does, and runs when nothing else wants the processor or the disk. On the socket
- * it answers in lines "stored NAME BYTES", "latest SECONDS" (-1: none) and "failed REASON"; other
- * lines are for the log.
+ * the calling thread does, and runs when nothing else wants the processor or the disk. On the
+ * socket it answers in lines "stored NAME BYTES", "latest SECONDS" (-1: none) and "failed REASON";
+ * other lines are for the log.
  */
 int backup_spawn(const struct backup_order *order, pid_t *ret_pid, int *ret_socket);
 /*

@@ -21,8 +21,8 @@ int requests_print(pid_t pid, FILE *out);
 /* The last log lines of the processes of this mount, oldest first. */
 int requests_print_log(pid_t pid, FILE *out);
 /*
- * Prints the agreement of mount and kernel in FUSE_INIT. -ENOENT: the mount has no supervisor, .stats
- * has the numbers.
+ * Prints the agreement of mount and kernel in FUSE_INIT. -ENOENT: the mount has no supervisor,
+ * .stats has the numbers.
  */
 int requests_print_agreement(pid_t pid, FILE *out);
 

@@ -10,8 +10,8 @@
 struct slow_step;
 
 /*
- * If slow_step_end() is not called within SLOW_STEP_MS, stderr is told once that `what` is waited for
- * and how long that may take, at most max_ms from now. `what` is copied, with secrets of URLs
+ * If slow_step_end() is not called within SLOW_STEP_MS, stderr is told once that `what` is waited
+ * for and how long that may take, at most max_ms from now. `what` is copied, with secrets of URLs
  * masked. NULL: no message.
  */
 struct slow_step *slow_step_begin(const char *what, uint64_t max_ms);

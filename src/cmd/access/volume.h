@@ -26,8 +26,8 @@ char *volume_bucket(const char *storage, const char *bucket);
 
 /*
  * KEY=VALUE lines into the environment (META_PASSWORD, ACCESS_KEY, ...). The file must belong to
- * the caller and be closed to others (mode 0600 or stricter). path may be NULL. CMD_OK, or CMD_USAGE
- * after a message.
+ * the caller and be closed to others (mode 0600 or stricter). path may be NULL. CMD_OK, or
+ * CMD_USAGE after a message.
  */
 int volume_use_credentials(const char *path);
 /* The same without a message. */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cachefs objbench: the measurements are in objbench.c, the tests of the surface in objbench-check.c. */
+/*
+ * cachefs objbench: the measurements are in objbench.c, the tests of the surface in
+ * objbench-check.c.
+ */
 #ifndef CFS_CMD_OBJBENCH_H
 #define CFS_CMD_OBJBENCH_H
 

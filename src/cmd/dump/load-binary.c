@@ -18,7 +18,9 @@ struct reader {
 	size_t slices_cap;
 };
 
-/* A message by its field numbers; the last field of each kind counts. One that is absent is empty. */
+/*
+ * A message by its field numbers; the last field of each kind counts. One that is absent is empty.
+ */
 struct message {
 	struct wire_field f[MAX_FIELD + 1];
 };

@@ -259,8 +259,8 @@ static void set_parallel(struct serve *s, const struct cfs_setting *setting)
 }
 
 /*
- * The kernel does not know the identities of squashed callers. With root-squash it checks every user
- * but root, whom it lets pass; root's permissions are checked here.
+ * The kernel does not know the identities of squashed callers. With root-squash it checks every
+ * user but root, whom it lets pass; root's permissions are checked here.
  */
 bool layers_kernel_checks(const struct serve *s)
 {
@@ -316,7 +316,8 @@ static uint64_t request_memory(const struct mount_opts *o)
 {
 	unsigned threads = o->max_threads ? (unsigned)o->max_threads : CFS_FUSE_THREADS;
 	/*
-	 * Each thread has one buffer for reading requests, and one for a write in the admission queue.
+	 * Each thread has one buffer for reading requests, and one for a write in the admission
+	 * queue.
 	 */
 	uint64_t buffers = (uint64_t)threads * 2 * layers_request_size(o) +
 			   (uint64_t)CONNECTIONS * CONNECTION_BUFFERS + CFS_POOL_TORN;

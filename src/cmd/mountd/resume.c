@@ -70,8 +70,8 @@ void resume_end_standby(struct serve *s)
 	uint64_t failed;
 
 	/*
-	 * Closing may take long when the metadata is away again. The standby answers at the deadlines
-	 * meanwhile.
+	 * Closing may take long when the metadata is away again. The standby answers at the
+	 * deadlines meanwhile.
 	 */
 	cfs_vfs_close_released(s->vfs);
 	failed = cfs_fuse_standby_end(s->standby);

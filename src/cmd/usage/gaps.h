@@ -9,8 +9,8 @@
  * has changed meanwhile. Numbers that change in every pause are not judged.
  *
  * A mount that is stopped writes its counts when it goes on. So no gap is believed until each live
- * session has sent a heartbeat after the gap was seen (heartbeats.h). While one sends none, nothing is
- * judged.
+ * session has sent a heartbeat after the gap was seen (heartbeats.h). While one sends none, nothing
+ * is judged.
  */
 #ifndef CFS_CMD_GAPS_H
 #define CFS_CMD_GAPS_H

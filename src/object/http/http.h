@@ -91,7 +91,9 @@ struct cfs_http_response {
 	size_t error_len;
 };
 
-/* 0: there is a whole response, of whatever status. Else a negative errno; the cause is recorded. */
+/*
+ * 0: there is a whole response, of whatever status. Else a negative errno; the cause is recorded.
+ */
 int cfs_http_run(struct cfs_http *h, const struct cfs_http_request *req,
 		 struct cfs_http_response *ret);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making a whole file out of cached blocks. Every segment of a block is verified when it is read for
- * that, and its bytes are copied by copy_file_range(2), which shares them where the file system can.
- * The bytes are summed up for later processes, in 32 KiB of each piece of the content.
+ * Making a whole file out of cached blocks. Every segment of a block is verified when it is read
+ * for that, and its bytes are copied by copy_file_range(2), which shares them where the file system
+ * can. The bytes are summed up for later processes, in 32 KiB of each piece of the content.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading a block's file. The checksums are read once, when the file is opened. The data is verified
- * each time it is read, while it is in the processor's cache.
+ * Reading a block's file. The checksums are read once, when the file is opened. The data is
+ * verified each time it is read, while it is in the processor's cache.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,10 @@ static int read_flags(const struct disk_dir *dir, bool nowait)
 		       : 0;
 }
 
-/* openat2(2) with RESOLVE_CACHED fails rather than wait. Where the kernel lacks it, nowait is -EAGAIN. */
+/*
+ * openat2(2) with RESOLVE_CACHED fails rather than wait. Where the kernel lacks it, nowait is
+ * -EAGAIN.
+ */
 static int open_fd(const struct disk_dir *dir, const char *path, bool nowait)
 {
 	struct open_how how = {
@@ -198,8 +201,8 @@ static int read_pieces(const struct reader *rd, const struct segment_pieces *p, 
 }
 
 /*
- * Reads a part of one segment. The first time all of it is read and verified, and the checksums of its
- * pieces are noted; later only the pieces around the part are read and compared with these.
+ * Reads a part of one segment. The first time all of it is read and verified, and the checksums of
+ * its pieces are noted; later only the pieces around the part are read and compared with these.
  */
 static __attribute__((noinline)) int read_part(const struct reader *rd, uint32_t off, uint8_t *dst,
 					       uint32_t len)

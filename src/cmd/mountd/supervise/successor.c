@@ -153,7 +153,9 @@ static void say_bye(struct supervisor *s)
 	 */
 	if (s->stopped)
 		syscall(SYS_pidfd_send_signal, s->successor_process, SIGTERM, NULL, 0);
-	/* A manager that sees this process exit before it knows the other takes the mount for gone. */
+	/*
+	 * A manager that sees this process exit before it knows the other takes the mount for gone.
+	 */
 	if (notify_wanted())
 		handover_receive(s->successor, cfs_deadline_in(BYE_MS + ORPHAN_MS), &m);
 	cfs_info("the mount was handed over: mount=%s", s->point);

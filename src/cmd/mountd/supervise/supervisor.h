@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The process that outlives the workers of a mount. It holds the connection to the kernel and the
- * state that is kept of the mount (cachefs/handoff.h). It starts a worker that resumes the mount when
- * one has died, and hands both to another supervisor when the mount is upgraded. It is idle while
- * all is well, starts no thread and opens no volume.
+ * state that is kept of the mount (cachefs/handoff.h). It starts a worker that resumes the mount
+ * when one has died, and hands both to another supervisor when the mount is upgraded. It is idle
+ * while all is well, starts no thread and opens no volume.
  */
 #ifndef CFS_CMD_SUPERVISOR_H
 #define CFS_CMD_SUPERVISOR_H

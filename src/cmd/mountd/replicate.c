@@ -91,6 +91,28 @@ static int read_mode(struct serve *s, struct replication *ret, char err[256])
 	return r;
 }
 
+/*
+ * With writeback fsync is answered when the blocks are on this machine's disk: the metadata in the
+ * bucket then names blocks that are lost with the machine. A mount that goes on is not ended.
+ */
+static int check_writeback(struct serve *s, enum replication_mode mode, char err[256])
+{
+	if (!s->o->writeback || mode == REPLICATION_OFF)
+		return 0;
+	if (mode == REPLICATION_SYNC && !worker_resumes(s->worker)) {
+		snprintf(err, 256,
+			 "writeback answers fsync before the bucket has the data, which the loss "
+			 "of this machine would lose, and the volume has replicate=sync: mount "
+			 "without writeback, or `cachefs config --replicate async`");
+		return -EINVAL;
+	}
+	cfs_warn("writeback: the loss of this machine loses blocks that are not uploaded, also "
+		 "those "
+		 "of files that the replica of the metadata has: volume=%s mount=%s",
+		 s->setting->name, s->dir);
+	return 0;
+}
+
 int replicate_start(struct serve *s, const struct volume_objects *objects, char err[256])
 {
 	struct volume_objects own = *objects;
@@ -106,6 +128,8 @@ int replicate_start(struct serve *s, const struct volume_objects *objects, char 
 	char *path;
 	int r = read_mode(s, &how, err);
 
+	if (r == 0)
+		r = check_writeback(s, how.mode, err);
 	if (r < 0 || how.mode == REPLICATION_OFF)
 		return r;
 	path = replication_path(s->url);

@@ -2,6 +2,8 @@
 """Replication of the metadata into the bucket. A failure here is a volume that is lost with its machine, or
 one that comes back with less than was promised, or with two histories mixed."""
 
+import contextlib
+import errno
 import os
 import pathlib
 import random
@@ -418,22 +420,31 @@ def test_an_object_is_created_once(ws, request, storage):
     assert ws.path("got").read_bytes() == b"first"
 
 
+@contextlib.contextmanager
+def frozen(mnt):
+    workers = [mnt.process.pid, *children(mnt.process.pid)]
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    yield
+    for pid in reversed(workers):
+        os.kill(pid, signal.SIGCONT)
+
+
+TOLD = "belongs to another database now|EROFS|Read-only|heartbeat|session|usage|directory times"
+
+
 def test_the_former_owner_becomes_read_only(ws):
     vol = ws.volume(replicate="async")
     vol.check_options = None
     mnt = vol.mount("heartbeat=1s")
-    mnt.allow("belongs to another database now|EROFS|Read-only|heartbeat|session|usage|directory times")
+    mnt.allow(TOLD)
     write(mnt / "before", b"1")
     covered(mnt)
-    workers = [mnt.process.pid, *children(mnt.process.pid)]
-    for pid in workers:
-        os.kill(pid, signal.SIGSTOP)
-    again = restore(ws, vol, "again.db")
-    second = again.mount()
-    write(second / "second", b"2")
-    covered(second)
-    for pid in reversed(workers):
-        os.kill(pid, signal.SIGCONT)
+    with frozen(mnt):
+        again = restore(ws, vol, "again.db")
+        second = again.mount()
+        write(second / "second", b"2")
+        covered(second)
 
     def refuses():
         try:
@@ -456,6 +467,45 @@ def test_the_former_owner_becomes_read_only(ws):
     latest = restore(ws, vol, "latest.db")
     clean(latest)
     assert sorted(contents(latest.mount("ro"))) == ["before", "second", "third"]
+
+
+# Descriptors on a mount that is frozen belong to a process that starts no other: a close would wait.
+HOLDER = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
+os.write(fd, b"1")
+os.fsync(fd)
+print("ready", flush=True)
+sys.stdin.readline()
+os.write(fd, b"2")
+try:
+    os.fsync(fd)
+    print(0, flush=True)
+except OSError as e:
+    print(e.errno, flush=True)
+"""
+
+
+def test_the_former_owner_promises_nothing(ws):
+    """Its fsync never answers 0 for what its own database has and the volume will not."""
+    vol = ws.volume(replicate="sync")
+    vol.check_options = None
+    mnt = vol.mount("heartbeat=1s")
+    mnt.allow(TOLD + "|fsync|flush|close")
+    holder = ws.python(HOLDER, str(mnt / "open"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "ready\n"
+    with frozen(mnt):
+        second = restore(ws, vol, "again.db").mount()
+        write(second / "second", b"2")
+    holder.stdin.write("\n")
+    holder.stdin.flush()
+    assert int(holder.stdout.readline()) in (errno.EIO, errno.EROFS)
+    wait_until(lambda: "read-only from here on" in mnt.log(), 10, "the message")
+    holder.wait(30)
+    mnt.kill9()
+    latest = restore(ws, vol, "latest.db")
+    clean(latest)
+    assert contents(latest.mount("ro")) == {"open": b"1", "second": b"2"}
 
 
 def test_a_restored_database_may_die_at_once(ws):
@@ -515,6 +565,26 @@ def test_a_bucket_without_conditions(ws, s3, via):
     covered(mnt)
     mnt.umount()
     assert contents(restore(ws, vol, "again.db").mount("ro", env=s3.keys)) == {"one": b"1"}
+
+
+def test_writeback_and_the_promise_of_sync(ws):
+    """Blocks on the lost machine's disk are lost, though fsync was answered."""
+    vol = ws.volume(replicate="sync")
+    options = "writeback,cache-dir=%s" % ws.path("cache")
+    r = vol.mount(options, wait=False, expect="mount without writeback")
+    wait_until(lambda: r.process.poll() is not None, 30, "the refusal")
+    assert "mount without writeback" in r.log()
+    r.ended = True
+    ws.run("cachefs", "config", "--replicate", "async", vol.url, check=True)
+    mnt = vol.mount(options)
+    mnt.allow("loses blocks that are not uploaded")
+    assert "loses blocks that are not uploaded" in mnt.log()
+    # A change of the setting does not end a mount that goes on.
+    ws.run("cachefs", "config", "--replicate", "sync", vol.url, check=True)
+    mnt.allow("has died, starting another")
+    os.kill(mnt.pid(), signal.SIGKILL)
+    write(mnt / "one", b"1")
+    assert contents(mnt) == {"one": b"1"}
 
 
 # -- damage

@@ -3,15 +3,17 @@
  * Runs sequences of requests in processes that die or meet failures at a given call, and shows what
  * the next process finds. It knows no right and wrong: explore.py does.
  *
- *	crashpoint URL DIR BUCKET|- CACHE|- WRITEBACK CLOSE
+ *	crashpoint URL DIR BUCKET|- CACHE|- WRITEBACK CLOSE REPLICATED|-
  *
  * DIR: below it are all local files of the volume; BUCKET: of file storage; CACHE: with writeback; CLOSE: of
- * the mount option, stored or committing. A line of the input is a
+ * the mount option, stored or committing; REPLICATED: the database file, whose replica is in the bucket as with
+ * --replicate=sync. A line of the input is a
  * command, and its answer ends with the line "end":
  *
  *	run FATE AT PRELUDE REQUEST;...	from request PRELUDE on, call AT has the fate: "none";
  *		"worker", "both": the process dies before it, and is followed by one that goes on
- *		with the mount, or by none; "worker-after", "both-after": after it; "fail", "cut"
+ *		with the mount, or by none; "worker-after", "both-after": after it; "fail", "cut";
+ *		"lost", "lost-after": as both, and no mount looks
  *	look	what a mount that comes later sees
  *	trace	the calls of the last run
  *
@@ -167,6 +169,7 @@ static void looker(void)
 	FILE *mem = open_memstream(&text, &len);
 
 	own.handoff = NULL;
+	own.replicated = NULL;
 	own.bucket[0] = own.bucket[1] = -1;
 	mount_open(&own, false, &m);
 	settle();
@@ -273,7 +276,7 @@ static void run(const char *fate, uint32_t at)
 		ok = run_process("successor", successor, false);
 	tell_answers();
 	close_supervisor();
-	if (ok)
+	if (ok && (!died || strncmp(fate, "lost", 4) != 0))
 		run_process("looker", looker, false);
 }
 
@@ -300,8 +303,9 @@ int main(int argc, char **argv)
 	unsigned at;
 	int used;
 
-	if (argc != 7) {
-		fprintf(stderr, "usage: crashpoint URL DIR BUCKET|- CACHE|- WRITEBACK CLOSE\n");
+	if (argc != 8) {
+		fprintf(stderr, "usage: crashpoint URL DIR BUCKET|- CACHE|- WRITEBACK CLOSE "
+				"REPLICATED|-\n");
 		return 2;
 	}
 	signal(SIGPIPE, SIG_IGN);
@@ -318,6 +322,7 @@ int main(int argc, char **argv)
 		.cache_dir = strcmp(argv[4], "-") ? argv[4] : NULL,
 		.writeback = atoi(argv[5]),
 		.commit_later = !strcmp(argv[6], "committing"),
+		.replicated = strcmp(argv[7], "-") ? argv[7] : NULL,
 		.bucket = {-1, -1},
 	};
 	bucket_dir = argv[3];

@@ -114,12 +114,12 @@ def history(start, requests, answers):
     return states, until, durable
 
 
-def after_power(past, answered, answer):
-    """answered: number of requests answered before the power went."""
+def after_loss(past, answered, answer, power=True):
+    """answered: number of requests answered before the power went, or the machine with all but the bucket."""
     wrong = ended(answer)
     if wrong:
         return wrong
     states, until, durable = past
     first = max([0] + [until[i] for i in range(answered) if durable[i]])
     last = until[answered] if answered < len(until) else len(states) - 1
-    return compare(states[first : last + 1], answer.tree, power=True)
+    return compare(states[first : last + 1], answer.tree, power)

@@ -117,6 +117,41 @@ static void open_files(const struct mount_conf *conf, struct mount *m)
 	must("vfs", cfs_vfs_create(&vfs, &m->vfs), "");
 }
 
+static int await_replica(void *arg, bool hurry, cfs_deadline_t deadline)
+{
+	const char *broken = getenv("EXHAUSTIVE_BREAK");
+
+	/* A test of the test: the bucket is not waited for. */
+	if (broken && !strcmp(broken, "replica"))
+		return 0;
+	return cfs_replica_wait(arg, hurry, deadline);
+}
+
+static void fenced(void *arg, const char *why)
+{
+	fprintf(stderr, "mount: the replica is another database's: %s\n", why);
+	_exit(9);
+}
+
+static void start_replica(const struct mount_conf *conf, struct mount *m)
+{
+	const struct cfs_replica_conf replica = {
+		.objects = m->objects,
+		.volume = m->setting->name,
+		.path = conf->replicated,
+		.keep_s = 3600,
+		.conditional = true,
+		.fenced = fenced,
+	};
+	char err[256] = "";
+
+	if (!conf->replicated)
+		return;
+	must("replica", cfs_replica_start(&replica, &m->replica, err), err);
+	cfs_meta_copy_to(m->meta, await_replica, m->replica, true);
+	must("replica", cfs_replica_wait(m->replica, true, cfs_deadline_in(IO_MS)), "");
+}
+
 static void start_session(const struct mount_conf *conf, struct mount *m, bool resume)
 {
 	struct cfs_handoff_header *h = conf->handoff ? cfs_handoff_header(conf->handoff) : NULL;
@@ -155,6 +190,7 @@ void mount_open(const struct mount_conf *conf, bool resume, struct mount *ret)
 	must("memory", cfs_pool_create(POOL, &ret->pool), "");
 	open_store(conf, ret, hears);
 	open_files(conf, ret);
+	start_replica(conf, ret);
 	start_session(conf, ret, resume);
 }
 
@@ -172,6 +208,7 @@ int mount_close(struct mount *m)
 		first = -EBUSY;
 	cfs_store_destroy(m->store);
 	cfs_disk_destroy(m->disk);
+	cfs_replica_stop(m->replica, cfs_deadline_in(DRAIN_MS));
 	cfs_meta_close(m->meta);
 	cfs_object_close(m->objects);
 	cfs_setting_free(m->setting);

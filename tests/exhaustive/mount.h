@@ -4,12 +4,14 @@
 #define EXHAUSTIVE_MOUNT_H
 
 #include <cachefs/disk.h>
+#include <cachefs/replica.h>
 #include <cachefs/vfs.h>
 
 struct mount_conf {
 	const char *url;
 	const char *cache_dir; /* NULL: none */
 	bool writeback, commit_later;
+	const char *replicated; /* the database file, replicated as with sync; NULL: it is not */
 	/* Of the supervisor: both survive the death of the process. */
 	struct cfs_handoff *handoff; /* NULL: none */
 	int bucket[2];		     /* open descriptions of the bucket; -1: none */
@@ -19,6 +21,7 @@ struct mount {
 	struct cfs_meta *meta;
 	struct cfs_setting *setting;
 	struct cfs_object_store *objects;
+	struct cfs_replica *replica;
 	struct cfs_pool *pool;
 	struct cfs_store *store;
 	struct cfs_disk *disk;

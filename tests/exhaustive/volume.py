@@ -153,7 +153,7 @@ STORES = {"file": Files, "s3": S3}
 class Volume:
     """base/disk: all local files of the volume; base/template: as they were at the beginning."""
 
-    def __init__(self, base, engine, trash, writeback, store="file"):
+    def __init__(self, base, engine, trash, writeback, store="file", replicated=False):
         self.base = pathlib.Path(base)
         self.disk = self.base / "disk"
         self.template = self.base / "template"
@@ -166,6 +166,8 @@ class Volume:
         self.url = self.engine.url
         command = [BIN / "cachefs", "format", self.url, NAME, *self.objects.options, "--bucket"]
         command += [self.objects.where, "--trash-days", "1" if trash else "0"]
+        self.database = self.disk / "meta.db" if replicated else None
+        command += ["--replicate", "sync"] if replicated else []
         made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=self.objects.env)
         if made.returncode:
             raise RuntimeError("format: " + made.stderr)
@@ -180,6 +182,18 @@ class Volume:
         shutil.copytree(self.template, self.disk)
         self.objects.restore()
         self.engine.restore()
+
+    def lose_machine(self):
+        """Leaves the bucket, and makes the database of its replica. Returns what is wrong."""
+        for path in self.disk.iterdir():
+            if path != self.objects.dir:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if self.cache:
+            self.cache.mkdir()
+        command = [BIN / "cachefs", "load", "--from-replica", self.url, *self.objects.options, "--bucket"]
+        command += [self.objects.where, "--volume", NAME]
+        made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=self.objects.env)
+        return made.stderr if made.returncode else ""
 
     def close(self):
         self.engine.close()
@@ -255,7 +269,8 @@ class Driver:
         self.errors = open(volume.base / "errors", "a+b")
         bucket = volume.objects.dir if volume.objects.dir.is_relative_to(volume.disk) else "-"
         self.process = subprocess.Popen(
-            [CRASHPOINT, volume.url, volume.disk, bucket, volume.cache or "-", str(int(writeback)), close],
+            [CRASHPOINT, volume.url, volume.disk, bucket, volume.cache or "-", str(int(writeback)), close,
+             volume.database or "-"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,

@@ -7,7 +7,7 @@
  *	4	the same, but the checksums of headers are made right
  *	1, 2	frames for a server's, a client's handshake: type, status, payload; CRCs are made
  *		right, so that what lies behind them is reached
- *	3	payloads of requests, hints and READY
+ *	3	payloads of requests, hints, READY, RDMA and LEASE; private data of queue pairs
  *	5, 6	as 1, 2, inside TLS
  *
  * No input admits a peer that does not have the key.
@@ -16,6 +16,7 @@
 
 #include "base/bytes.h"
 #include "fuzz.h"
+#include "transport/rdma/binding.h"
 #include "transport/wire/crc.h"
 #include "transport/wire/frame.h"
 #include "transport/wire/handshake.h"
@@ -178,6 +179,23 @@ static void payloads(const uint8_t *data, size_t size)
 	}
 }
 
+/* What comes with a queue pair is taken only if it is what a holder of the secret sends. */
+static void private_data(const uint8_t *data, size_t size)
+{
+	enum { READER = 17, OWNER = 18 };
+	static const uint8_t secret[CFS_RDMA_SECRET] = "secret of two members";
+	uint8_t ask[CFS_RDMA_ASK_LEN], give[CFS_RDMA_GIVE_LEN];
+	uint64_t session = 0x1122334455667788;
+
+	check(cfs_rdma_give(give, session, secret, READER, OWNER) == 0);
+	check((cfs_rdma_check_give(data, size, session, secret, READER, OWNER) == 0) ==
+	      (size >= sizeof(give) && memcmp(data, give, sizeof(give)) == 0));
+	check((cfs_rdma_session_of(data, size, &session) == 0) == (size >= sizeof(ask)));
+	check(cfs_rdma_ask(ask, session, secret, READER) == 0);
+	check((cfs_rdma_check_ask(data, size, secret, READER) == 0) ==
+	      (size >= sizeof(ask) && memcmp(data, ask, sizeof(ask)) == 0));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	if (size == 0)
@@ -195,6 +213,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		break;
 	default:
 		payloads(data + 1, size - 1);
+		private_data(data + 1, size - 1);
 	}
 	return 0;
 }

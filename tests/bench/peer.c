@@ -5,6 +5,13 @@
  * printed. Owners are processes of their own, their blocks are files in the page cache.
  *
  *	peer DIR [SECONDS [LINE]]
+ *	peer --transport rdma OWNER READER DIR [SECONDS [LINE]]
+ *	peer --serve OWNER:PORT DIR
+ *	peer --arithmetic
+ *
+ * With RDMA the same reads go over TCP and by RDMA in turns, between two addresses of RDMA devices,
+ * which may be one. OWNER with a port is on another machine, where `peer --serve` runs.
+ * --arithmetic prints what docs/scale.md derives for RDMA.
  */
 #include <arpa/inet.h>
 #include <cachefs/transport.h>
@@ -25,6 +32,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/log.h"
+#include "transport/rdma/pool.h"
+#include "transport/wire/crc.h"
+
 #define BLOCK	 (4u << 20)
 #define BLOCKS	 48
 #define SEGMENTS (BLOCK / CFS_PEER_SEGMENT)
@@ -41,6 +52,12 @@ struct block {
 static struct block blocks[BLOCKS];
 static uint8_t *hot; /* one block in memory */
 static double seconds = 0.7;
+static struct sockaddr_in reader_addr; /* of RDMA */
+#ifdef HAVE_RDMA
+static const struct cfs_rdma_ops *const rdma = &cfs_rdma_verbs;
+#else
+static const struct cfs_rdma_ops *const rdma;
+#endif
 
 static void die(const char *what)
 {
@@ -164,15 +181,14 @@ static void bare_listen(int fd)
 }
 
 struct owner {
-	pid_t pid;
+	pid_t pid; /* -1: on another machine */
 	struct sockaddr_in addr;
 };
 
-enum kind { BARE, PLAIN, TLS, KINDS };
+enum kind { BARE, PLAIN, TLS, KINDS, RDMA };
 
-static void own(enum kind kind, int report)
+static void own(enum kind kind, struct sockaddr_in sa, int report)
 {
-	struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	struct cfs_transport_conf conf = {
 		.member = 2,
 		.listen = (struct sockaddr *)&sa,
@@ -180,7 +196,13 @@ static void own(enum kind kind, int report)
 		.ops = &ops,
 		.max_unauthenticated_per_addr = 1024,
 		.connect_timeout_ms = 10000,
+		.disk_timeout_ms = 20000, /* a slow machine is measured, too */
 		.transport = kind == TLS ? CFS_PEER_TLS : CFS_PEER_TCP,
+		.allow_public = true,
+		.rdma_bytes = kind == RDMA ? (uint64_t)BLOCKS * CFS_RDMA_SLOT : 0,
+		.rdma_address = (struct sockaddr *)&sa,
+		.rdma_address_len = sizeof(sa),
+		.rdma_ops = rdma,
 	};
 	struct sockaddr_storage at;
 	struct cfs_transport *t;
@@ -202,7 +224,7 @@ static void own(enum kind kind, int report)
 		}
 		cfs_transport_address(t, &at, &len);
 	}
-	if (write(report, &at, sizeof(sa)) != sizeof(sa))
+	if (report >= 0 && write(report, &at, sizeof(sa)) != sizeof(sa))
 		die("write");
 	if (kind == BARE)
 		bare_listen(fd);
@@ -210,7 +232,7 @@ static void own(enum kind kind, int report)
 		pause();
 }
 
-static struct owner start_owner(enum kind kind)
+static struct owner start_owner(enum kind kind, struct sockaddr_in at)
 {
 	struct owner o;
 	int fds[2];
@@ -220,7 +242,7 @@ static struct owner start_owner(enum kind kind)
 	o.pid = fork();
 	if (o.pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		own(kind, fds[1]);
+		own(kind, at, fds[1]);
 	}
 	if (o.pid < 0 || read(fds[0], &o.addr, sizeof(o.addr)) != sizeof(o.addr))
 		die("owner");
@@ -234,10 +256,32 @@ static double cpu_of(pid_t pid)
 	struct timespec ts;
 	clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
 
+	if (pid < 0)
+		return 0;
 	if (pid && clock_getcpuclockid(pid, &clock) != 0)
 		die("cpu clock");
 	clock_gettime(clock, &ts);
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+/* Of all threads, voluntary or not. */
+static double switches_of(pid_t pid)
+{
+	char command[128], line[64];
+	double n = 0;
+	FILE *f;
+
+	if (pid < 0)
+		return 0;
+	snprintf(command, sizeof(command),
+		 "cat /proc/%d/task/*/status 2>/dev/null | awk '/ctxt/ {n += $2} END {print n}'",
+		 (int)pid);
+	f = popen(command, "re");
+	if (f && fgets(line, sizeof(line), f))
+		n = strtod(line, NULL);
+	if (f)
+		pclose(f);
+	return n;
 }
 
 static long resident_kib(pid_t pid)
@@ -262,6 +306,7 @@ static long resident_kib(pid_t pid)
 struct result {
 	double bytes, requests, wall_s, owner_cpu_s, client_cpu_s;
 	double p50_us;
+	double by_rdma, owner_switches; /* requests; context switches */
 };
 
 struct load {
@@ -369,7 +414,7 @@ static sem_t ended;
 
 static void next(struct slot *s)
 {
-	s->get.block.slice = cfs_random_u64();
+	s->get.block.slice = cfs_random_u64() % BLOCKS;
 	s->get.off = some_offset(s->get.len);
 	s->began_ns = cfs_now_ns();
 	s->get.deadline = s->began_ns / 1000000 + 20000;
@@ -397,35 +442,70 @@ static void done(struct cfs_peer_get *g, int err)
 	next(s);
 }
 
-static struct cfs_transport *client_transport(bool tls)
+static struct cfs_transport *client_transport(enum kind kind)
 {
 	struct cfs_transport_conf conf = {
 		.member = 1,
 		.max_conns_per_peer = 1,
 		.connect_timeout_ms = 10000,
-		.transport = tls ? CFS_PEER_TLS : CFS_PEER_TCP,
+		.transport = kind == TLS ? CFS_PEER_TLS : CFS_PEER_TCP,
+		.rdma_bytes = kind == RDMA ? CFS_RDMA_SLOT : 0,
+		.rdma_address = (struct sockaddr *)&reader_addr,
+		.rdma_address_len = sizeof(reader_addr),
+		.rdma_ops = rdma,
 	};
 	struct cfs_transport *t;
 	char err[256];
 
 	memcpy(conf.key, key, sizeof(key));
-	if (cfs_transport_create(&conf, &t, err) < 0)
-		die(err);
+	if (cfs_transport_create(&conf, &t, err) < 0) {
+		fprintf(stderr, "%s\n", err);
+		exit(1);
+	}
 	return t;
 }
 
-static void warm_up(struct cfs_peer *p, uint8_t *dst)
+static void read_once(struct cfs_peer *p, uint64_t slice, uint8_t *dst)
 {
-	struct cfs_peer_block b = {.slice = 1, .len = BLOCK};
+	struct cfs_peer_block b = {.slice = slice, .len = BLOCK};
 	struct iovec iov = {dst, 4096};
 
 	if (cfs_peer_read(p, &b, 0, 4096, 0, &iov, 1, cfs_deadline_in(20000)) != 4096)
 		die("first read");
 }
 
+static uint64_t by_rdma(struct cfs_peer *p)
+{
+	struct cfs_peer_stats st;
+	enum cfs_peer_state state;
+
+	cfs_peer_stats(p, &st, &state);
+	return st.rdma;
+}
+
+/* With RDMA until most blocks are read so: leases may share a place at the reader. */
+static void warm_up(struct cfs_peer *p, enum kind kind, uint8_t *dst)
+{
+	cfs_deadline_t until = cfs_deadline_in(60000);
+	uint64_t i, before;
+
+	read_once(p, 1, dst);
+	if (kind != RDMA)
+		return;
+	do {
+		if (cfs_deadline_passed(until)) {
+			fprintf(stderr, "the owner's blocks are not read by RDMA\n");
+			exit(1);
+		}
+		before = by_rdma(p);
+		for (i = 0; i < BLOCKS; i++)
+			read_once(p, i, dst);
+	} while (by_rdma(p) - before < BLOCKS - BLOCKS / 8);
+}
+
 static void run_peer(const struct load *l, struct owner *o, struct result *r)
 {
-	struct cfs_transport *t = client_transport(l->kind == TLS);
+	struct cfs_transport *t = client_transport(l->kind);
 	struct cfs_peer **peers = calloc(l->clients, sizeof(*peers));
 	unsigned n = l->in_flight * l->clients, i, buffers = n < 64 ? n : 64;
 	uint8_t *dst = buffer((size_t)buffers * l->len);
@@ -435,12 +515,14 @@ static void run_peer(const struct load *l, struct owner *o, struct result *r)
 	for (i = 0; i < l->clients; i++) {
 		if (cfs_peer_open(t, 2, (void *)&o->addr, sizeof(o->addr), &peers[i]) < 0)
 			die("open");
-		warm_up(peers[i], dst);
+		warm_up(peers[i], l->kind, dst);
 	}
 	got_bytes = got_requests = 0;
 	n_samples = 0;
 	stop = false;
 	live = n;
+	r->by_rdma = -(double)by_rdma(peers[0]);
+	r->owner_switches = -switches_of(o->pid);
 	r->owner_cpu_s = -cpu_of(o->pid);
 	r->client_cpu_s = -cpu_of(0);
 	began = now_s();
@@ -470,6 +552,8 @@ static void run_peer(const struct load *l, struct owner *o, struct result *r)
 	r->requests = (double)got_requests;
 	r->owner_cpu_s += cpu_of(o->pid);
 	r->client_cpu_s += cpu_of(0);
+	r->by_rdma += (double)by_rdma(peers[0]);
+	r->owner_switches += switches_of(o->pid);
 	stop = true;
 	sem_wait(&ended);
 	r->p50_us = median_sample();
@@ -497,7 +581,7 @@ static void *wait_for_answers(void *arg)
 	while (!stop) {
 		double at = now_s();
 
-		b.slice = cfs_random_u64();
+		b.slice = cfs_random_u64() % BLOCKS;
 		if (cfs_peer_read(w->peer, &b, some_offset(w->load->len), w->load->len, 0, &iov, 1,
 				  cfs_deadline_in(20000)) != (ssize_t)w->load->len)
 			die("read");
@@ -512,7 +596,7 @@ static void *wait_for_answers(void *arg)
 /* Threads that wait for every answer: what readers without read-ahead see. */
 static void run_waiting(const struct load *l, struct owner *o, struct result *r)
 {
-	struct cfs_transport *t = client_transport(l->kind == TLS);
+	struct cfs_transport *t = client_transport(l->kind);
 	struct waiting *w = calloc(l->in_flight, sizeof(*w));
 	uint8_t *dst = buffer((size_t)l->in_flight * l->len);
 	struct cfs_peer *p;
@@ -521,10 +605,12 @@ static void run_waiting(const struct load *l, struct owner *o, struct result *r)
 
 	if (cfs_peer_open(t, 2, (void *)&o->addr, sizeof(o->addr), &p) < 0)
 		die("open");
-	warm_up(p, dst);
+	warm_up(p, l->kind, dst);
 	got_bytes = got_requests = 0;
 	n_samples = 0;
 	stop = false;
+	r->by_rdma = -(double)by_rdma(p);
+	r->owner_switches = -switches_of(o->pid);
 	r->owner_cpu_s = -cpu_of(o->pid);
 	r->client_cpu_s = -cpu_of(0);
 	began = now_s();
@@ -539,6 +625,8 @@ static void run_waiting(const struct load *l, struct owner *o, struct result *r)
 	r->requests = (double)got_requests;
 	r->owner_cpu_s += cpu_of(o->pid);
 	r->client_cpu_s += cpu_of(0);
+	r->by_rdma += (double)by_rdma(p);
+	r->owner_switches += switches_of(o->pid);
 	stop = true;
 	for (i = 0; i < l->in_flight; i++)
 		pthread_join(w[i].thread, NULL);
@@ -616,10 +704,16 @@ static void print(const struct line *l, struct result *r)
 	       median(ops_s), median(p50), median(owner), median(client), l->aim);
 }
 
+static void print_head(void)
+{
+	printf("%-26s %8s %10s %8s %9s %9s  %s\n", "load", "GiB/s", "per s", "p50 us", "own s/GiB",
+	       "cli s/GiB", "aim");
+}
+
 static void idle_memory(struct owner *o, bool tls)
 {
 	enum { N = 1000 };
-	struct cfs_transport *t = client_transport(tls);
+	struct cfs_transport *t = client_transport(tls ? TLS : PLAIN);
 	static struct cfs_peer *peers[N];
 	long before = resident_kib(o->pid);
 	uint8_t dst[4096];
@@ -628,7 +722,7 @@ static void idle_memory(struct owner *o, bool tls)
 	for (i = 0; i < N; i++) {
 		if (cfs_peer_open(t, 2, (void *)&o->addr, sizeof(o->addr), &peers[i]) < 0)
 			die("open");
-		warm_up(peers[i], dst);
+		warm_up(peers[i], tls ? TLS : PLAIN, dst);
 	}
 	printf("%-26s %8.2f KiB resident at the owner per connection, aim 16\n",
 	       tls ? "1000 idle, TLS" : "1000 idle", (double)(resident_kib(o->pid) - before) / N);
@@ -637,24 +731,203 @@ static void idle_memory(struct owner *o, bool tls)
 	cfs_transport_destroy(t);
 }
 
+/* --- RDMA --- */
+
+static const struct line rdma_lines[] = {
+	{{"4 KiB x 1, TCP", 4096, 1, 1, PLAIN}, run_waiting, ""},
+	{{"4 KiB x 1, RDMA", 4096, 1, 1, RDMA}, run_waiting, ""},
+	{{"4 KiB x 64, TCP", 4096, 64, 1, PLAIN}, run_peer, ""},
+	{{"4 KiB x 64, RDMA", 4096, 64, 1, RDMA}, run_peer, ""},
+	{{"128 KiB x 16, TCP", 128 << 10, 16, 1, PLAIN}, run_peer, ""},
+	{{"128 KiB x 16, RDMA", 128 << 10, 16, 1, RDMA}, run_peer, ""},
+	{{"4 MiB x 2, TCP", BLOCK, 2, 1, PLAIN}, run_peer, ""},
+	{{"4 MiB x 2, RDMA", BLOCK, 2, 1, RDMA}, run_peer, ""},
+};
+#define N_RDMA_LINES (sizeof(rdma_lines) / sizeof(rdma_lines[0]))
+
+/* "10.0.0.1" or "10.0.0.1:7000" */
+static struct sockaddr_in address_of(const char *text)
+{
+	struct sockaddr_in sa = {.sin_family = AF_INET};
+	char ip[64];
+	const char *colon = strchr(text, ':');
+	size_t len = colon ? (size_t)(colon - text) : strlen(text);
+
+	if (colon)
+		sa.sin_port = htons((uint16_t)atoi(colon + 1));
+	snprintf(ip, sizeof(ip), "%.*s", (int)(len < sizeof(ip) ? len : sizeof(ip) - 1), text);
+	if (inet_pton(AF_INET, ip, &sa.sin_addr) != 1) {
+		fprintf(stderr, "not an address: %s\n", text);
+		exit(2);
+	}
+	return sa;
+}
+
+/* Seconds of the reader's thread for a block: checksums of its pages, the copy to the caller. */
+static double check_and_copy_s(void)
+{
+	uint8_t *to = buffer(BLOCK), *from = buffer((size_t)BLOCKS * BLOCK);
+	static volatile uint32_t sum;
+	double v[ROUNDS];
+	unsigned k, n, i;
+
+	for (k = 0; k < ROUNDS; k++) {
+		double began = cpu_of(0);
+
+		for (n = 0; n < BLOCKS; n++)
+			for (i = 0; i < BLOCK; i += PAGE) {
+				const uint8_t *piece = from + (size_t)n * BLOCK + i;
+				unsigned at;
+
+				for (at = 0; at < PAGE; at += CFS_RDMA_PAGE)
+					sum ^= cfs_crc_add(0, piece + at, CFS_RDMA_PAGE);
+				memcpy(to + i, piece, PAGE);
+			}
+		v[k] = (cpu_of(0) - began) / BLOCKS;
+	}
+	munmap(to, BLOCK);
+	munmap(from, (size_t)BLOCKS * BLOCK);
+	return median(v);
+}
+
+/*
+ * RoCE v2: Ethernet 18 with its checksum and 20 between frames, IP 20, UDP 8, BTH 12, ICRC 4; a READ
+ * names its range in 16 more, an answer has an AETH of 4.
+ */
+#define READ_PACKET   (18 + 20 + 20 + 8 + 12 + 4 + 16)
+#define ANSWER_PACKET (18 + 20 + 20 + 8 + 12 + 4 + 4)
+
+/* The table of docs/scale.md. */
+static void print_arithmetic(void)
+{
+	static const uint32_t lens[] = {4096, 128u << 10, BLOCK};
+	double block_s = check_and_copy_s();
+	unsigned i, mtu;
+
+	printf("check and copy: %.3f CPU-s/GiB, %.1f GiB/s for a thread\n", block_s * 256,
+	       1 / block_s / 256);
+	printf("%8s %6s %6s %10s %12s %12s %14s\n", "bytes", "READs", "MTU", "on wire",
+	       "at 100 Gb/s", "at 400 Gb/s", "of one thread");
+	for (i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+		for (mtu = 1024; mtu <= 4096; mtu *= 4) {
+			unsigned reads = (lens[i] + PAGE - 1) / PAGE;
+			double wire = lens[i] + (double)lens[i] / mtu * ANSWER_PACKET;
+
+			printf("%8u %6u %6u %10.0f %10.0f/s %10.0f/s %12.0f/s\n", lens[i], reads,
+			       mtu, wire, 12.5e9 / wire, 50e9 / wire,
+			       1 / (block_s * lens[i] / BLOCK));
+		}
+	}
+	printf("a READ is %d bytes on the wire\n", READ_PACKET);
+}
+
+static double median_of(const struct result *r, double (*what)(const struct result *))
+{
+	double v[ROUNDS];
+	unsigned i;
+
+	for (i = 0; i < ROUNDS; i++)
+		v[i] = what(&r[i]);
+	return median(v);
+}
+
+static double share_of_rdma(const struct result *r)
+{
+	return r->requests > 0 ? 100 * r->by_rdma / r->requests : 0;
+}
+
+static double switches_of_1000(const struct result *r)
+{
+	return r->requests > 0 ? 1000 * r->owner_switches / r->requests : 0;
+}
+
+static int compare_rdma(struct owner *o, const char *only)
+{
+	static struct result results[N_RDMA_LINES][ROUNDS];
+	unsigned i, k;
+
+	for (k = 0; k < ROUNDS; k++) {
+		for (i = 0; i < N_RDMA_LINES; i++) {
+			if (!only || strstr(rdma_lines[i].load.name, only))
+				rdma_lines[i].run(&rdma_lines[i].load, o, &results[i][k]);
+		}
+	}
+	print_head();
+	for (i = 0; i < N_RDMA_LINES; i++) {
+		if (results[i][0].wall_s > 0)
+			print(&rdma_lines[i], results[i]);
+	}
+	printf("\n%-26s %10s %28s\n", "load", "by RDMA, %", "owner's switches per 1000");
+	for (i = 0; i < N_RDMA_LINES; i++) {
+		if (results[i][0].wall_s > 0)
+			printf("%-26s %10.1f %28.1f\n", rdma_lines[i].load.name,
+			       median_of(results[i], share_of_rdma),
+			       median_of(results[i], switches_of_1000));
+	}
+	return 0;
+}
+
+static int with_rdma(int argc, char **argv)
+{
+	struct owner o = {.pid = -1};
+	int r;
+
+	if (argc < 6 || strcmp(argv[2], "rdma") != 0)
+		return -1;
+	if (!rdma) {
+		fprintf(stderr, "this build has no RDMA\n");
+		return 1;
+	}
+	if (argc > 6)
+		seconds = strtod(argv[6], NULL);
+	o.addr = address_of(argv[3]);
+	reader_addr = address_of(argv[4]);
+	make_blocks(argv[5]);
+	if (o.addr.sin_port == 0)
+		o = start_owner(RDMA, o.addr);
+	r = compare_rdma(&o, argc > 7 ? argv[7] : NULL);
+	if (o.pid > 0)
+		kill(o.pid, SIGKILL);
+	return r;
+}
+
 int main(int argc, char **argv)
 {
 	static struct result results[N_LINES][ROUNDS];
 	struct owner owners[KINDS];
+	struct sockaddr_in here = {.sin_family = AF_INET,
+				   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	unsigned i, k;
+	int r = -1;
 
-	if (argc < 2) {
-		fprintf(stderr, "usage: peer DIR [SECONDS [LINE]]\n");
-		return 2;
-	}
-	if (argc > 2)
-		seconds = strtod(argv[2], NULL);
 	signal(SIGPIPE, SIG_IGN); /* sendfile(2) cannot be told not to send it */
+	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_WARN);
 	samples = malloc(SAMPLES * sizeof(*samples));
 	sem_init(&ended, 0, 0);
+	if (argc > 1 && !strcmp(argv[1], "--transport"))
+		r = with_rdma(argc, argv);
+	if (argc == 2 && !strcmp(argv[1], "--arithmetic")) {
+		print_arithmetic();
+		return 0;
+	}
+	if (argc == 4 && !strcmp(argv[1], "--serve")) {
+		make_blocks(argv[3]);
+		own(RDMA, address_of(argv[2]), -1);
+	}
+	if (r < 0 && (argc < 2 || argv[1][0] == '-')) {
+		fprintf(stderr, "usage: peer DIR [SECONDS [LINE]]\n"
+				"       peer --transport rdma OWNER READER DIR [SECONDS [LINE]]\n"
+				"       peer --serve OWNER:PORT DIR\n"
+				"       peer --arithmetic\n");
+		return 2;
+	}
+	if (r >= 0)
+		return r;
+	if (argc > 2)
+		seconds = strtod(argv[2], NULL);
 	make_blocks(argv[1]);
 	for (k = 0; k < KINDS; k++)
-		owners[k] = start_owner(k);
+		owners[k] = start_owner(k, here);
 	for (k = PLAIN; argc <= 3 && k < KINDS; k++)
 		idle_memory(&owners[k], k == TLS);
 	for (k = 0; k < ROUNDS; k++) {
@@ -664,8 +937,7 @@ int main(int argc, char **argv)
 					     &results[i][k]);
 		}
 	}
-	printf("%-26s %8s %10s %8s %9s %9s  %s\n", "load", "GiB/s", "per s", "p50 us", "own s/GiB",
-	       "cli s/GiB", "aim");
+	print_head();
 	for (i = 0; i < N_LINES; i++) {
 		if (results[i][0].wall_s > 0)
 			print(&lines[i], results[i]);

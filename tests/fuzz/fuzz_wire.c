@@ -179,7 +179,7 @@ static void payloads(const uint8_t *data, size_t size)
 	}
 }
 
-/* What comes with a queue pair is taken only if it is what a holder of the secret sends. */
+/* Private data of a queue pair is taken only if a holder of the secret has made it for this one. */
 static void private_data(const uint8_t *data, size_t size)
 {
 	enum { READER = 17, OWNER = 18 };

@@ -97,6 +97,7 @@ static void open_owner(uint32_t len)
 		.listen_len = sizeof(sa),
 		.ops = &owner_ops,
 		.ops_arg = &owner,
+		.disk_timeout_ms = RDMA_MS,
 		.rdma_bytes = SLOTS * CFS_RDMA_SLOT,
 		.rdma_address = (struct sockaddr *)&sa,
 		.rdma_address_len = sizeof(sa),

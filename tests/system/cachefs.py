@@ -40,7 +40,7 @@ if not os.environ.get("CACHEFS_TEST_SLOW") and sanitized():
 
 import cachefs_check  # noqa: E402
 import fixtures  # noqa: E402
-from waiting import SLOW, wait_until  # noqa: E402
+from waiting import SLOW, patience, wait_until  # noqa: E402
 
 MARK = "CACHEFS_TEST_DIR"  # in the environment of every process a test starts
 LOG_ERROR = re.compile(
@@ -169,6 +169,7 @@ class Workspace:
         argv = [str(a) for a in argv]
         if "/" not in argv[0] and (BIN / argv[0]).exists():
             argv[0] = tool(argv[0])
+        limit = timeout * patience()
         # files, not pipes: a daemon that keeps an inherited descriptor must not block the test
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             p = subprocess.Popen(
@@ -180,7 +181,7 @@ class Workspace:
                 stdin=subprocess.PIPE if input is not None else subprocess.DEVNULL,
             )
             try:
-                p.communicate(input, timeout=timeout * SLOW)
+                p.communicate(input, timeout=limit)
                 late = ""
             except subprocess.TimeoutExpired:
                 late = "waits:\n" + waits_of(self.dir)
@@ -191,7 +192,7 @@ class Workspace:
             text = [f.read().decode("utf-8", "replace") for f in (out, err)]
         assert not late, "%s did not end in %g s\n%s\n%s" % (
             shlex.join(argv),
-            timeout * SLOW,
+            limit,
             "\n".join(text),
             late,
         )

@@ -76,7 +76,7 @@ def alarm(seconds, late):
 @pytest.fixture
 def ws(request):
     marker = request.node.get_closest_marker("deadline")
-    seconds = (marker.args[0] if marker else DEADLINE_S) * cachefs.SLOW
+    seconds = (marker.args[0] if marker else DEADLINE_S) * cachefs.patience()
     work = cachefs.Workspace(request.node.name)
 
     def late(signum, frame):
@@ -94,7 +94,7 @@ def ws(request):
         dog.start()
         yield work
     dog.cancel()
-    dog = threading.Timer(120 * cachefs.SLOW, watch)
+    dog = threading.Timer(120 * cachefs.patience(), watch)
     dog.daemon = True
     dog.start()
     report = getattr(request.node, "report_call", None)

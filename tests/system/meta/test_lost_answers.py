@@ -17,7 +17,7 @@ import cachefs_check
 import pytest
 
 import servers
-from cachefs import Volume, tool, wait_until, wrong_clock
+from cachefs import Volume, patience, tool, wait_until, wrong_clock
 from countproxy import CountingProxy
 from s3volume import S3Volume
 from test_engines import SUITE
@@ -476,7 +476,7 @@ def test_commit_is_compacted_in_a_bucket_that_may_not_be_listed(ws, s3, via):
 
 def compacted_before_the_answer(v, proxy, trash, late, opts=""):
     v.ws.run("cachefs", "config", v.direct.url, "--trash-days", trash, "--force", check=True)
-    io_timeout_s = 3 if late else 60
+    io_timeout_s = 3 if late else int(60 * patience())
     m = v.mount("heartbeat=60,no-bgjob,io-timeout=%d,%s" % (io_timeout_s, opts))
     m.allow(LOST + r"|cannot write usage|away for too long|metadata (server|engine)|op=head .* cause=403")
     there = Volume(v.ws, format=False, url=v.direct.url)

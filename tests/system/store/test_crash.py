@@ -5,6 +5,7 @@ that needs repair, or programs that hang on the dead mount."""
 import os
 import random
 import signal
+import subprocess
 import tempfile
 
 import pytest
@@ -201,9 +202,8 @@ def asks(pid):
         return False
 
 
-def test_mount_that_dies_while_it_is_asked(ws, volume):
-    """The question whether it is dead is under way when its processes end."""
-    crashed(volume)
+def mount_beside_one_that_dies(ws, volume):
+    """The question whether it is dead is under way when its processes end. Returns its message and status."""
     dead = volume.mount("no-supervise")
     write(dead / "f", b"x")
     os.kill(dead.pid(), signal.SIGSTOP)
@@ -216,8 +216,18 @@ def test_mount_that_dies_while_it_is_asked(ws, volume):
             dead.ended = True
         p.wait(20 * SLOW)
         err.seek(0)
-        text = err.read()
-    assert p.returncode == 0 and text.count("dead mount") == 1, text
+        return dead, err.read(), p.returncode
+
+
+def test_mount_that_dies_while_it_is_asked(ws, volume):
+    """It is replaced. A question that is not answered in two seconds is over: then it was said to be mounted."""
+    crashed(volume)
+    for _ in range(5):
+        dead, text, status = mount_beside_one_that_dies(ws, volume)
+        if "already mounted" not in text:
+            break
+        subprocess.run(["umount", dead.path], check=True)
+    assert status == 0 and text.count("dead mount") == 1, text
     assert read(dead / "f") == b"x"
     ws.run("cachefs", "umount", dead.path, check=True)
 

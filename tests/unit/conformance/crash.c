@@ -276,8 +276,8 @@ static void test_storm(void **state)
 	cfs_ino_t top = test_dir("storm");
 	const cfs_ino_t dirs[3] = {top, make_dir(top, "d1"), make_dir(top, "d2")};
 	struct storm threads[STORM_THREADS];
-	struct cfs_ctx c = as_root();
 	unsigned i, seed = (unsigned)getpid();
+	struct cfs_ctx c;
 
 	print_message("storm seed %u\n", seed);
 	for (i = 0; i < STORM_THREADS; i++) {
@@ -288,6 +288,7 @@ static void test_storm(void **state)
 	for (i = 0; i < STORM_THREADS; i++)
 		OK(pthread_join(threads[i].thread, NULL));
 	finish_deletions();
+	c = as_root(); /* its deadline begins here */
 	OK(cfs_quotas_flush(vol.other->quotas, &c));
 }
 

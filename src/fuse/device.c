@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The channel over /dev/fuse (fuse(4)): read(2) for each request, writev(2) for each reply. */
+/* read(2) for each request, writev(2) for each reply (fuse(4)). */
+#include "device.h"
+
 #include <errno.h>
 #include <unistd.h>
-
-#include "fuse-internal.h"
 
 #define NOTIFY_RESEND 7		  /* interface 7.40 */
 #define HEADROOM      (64u << 10) /* of a request, beyond its data */

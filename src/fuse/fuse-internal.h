@@ -12,6 +12,7 @@
 #include <sys/queue.h>
 
 #include "channel.h"
+#include "device.h"
 #include "ring.h"
 
 #define WAITERS_MAX 1024
@@ -32,14 +33,6 @@ struct killable {
 	bool pinned[KILLABLE_HANDLES];
 };
 enum { KILLABLE_FREE, KILLABLE_CLAIMED, KILLABLE_RUNNING, KILLABLE_EXAMINED, KILLABLE_ANSWERED };
-
-/* device.c: the channel over /dev/fuse. fd is borrowed. */
-struct cfs_device {
-	struct cfs_channel channel; /* must be the first member */
-	int fd;
-};
-/* max_io: bytes of data in one request. */
-void device_init(struct cfs_device *d, int fd, size_t max_io);
 
 struct cfs_fuse {
 	struct cfs_fuse_conf conf;

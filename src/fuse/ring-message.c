@@ -2,7 +2,20 @@
 #include "ring-message.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "ring.h"
+
+bool ring_is_switched_on(void)
+{
+	cfs_auto_close int fd = open(CFS_RING_PARAMETER, O_RDONLY | O_CLOEXEC);
+	char c = 'N';
+
+	return fd >= 0 && read(fd, &c, 1) == 1 && c == 'Y';
+}
 
 /* The length of the first argument is not told: the whole length is, and the payload's. */
 struct fuse_in_header *ring_join(uint8_t *page, size_t payload, size_t *ret_len)

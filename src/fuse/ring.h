@@ -54,7 +54,7 @@ struct cfs_ring_conf {
 /* Has the calling thread run on that CPU only, where that is possible. */
 void ring_pin(unsigned cpu);
 bool ring_is_built(void);
-/* The kernel gives rings to mounts that are made now (session.c). */
+/* The kernel gives rings to mounts that are made now (ring-message.c). */
 bool ring_is_switched_on(void);
 /* Queues of this machine. */
 unsigned ring_queues(void);

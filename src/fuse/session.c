@@ -609,14 +609,6 @@ void cfs_fuse_abandon(struct cfs_fuse *f)
 		fuse_session_unmount(f->session);
 }
 
-bool ring_is_switched_on(void)
-{
-	cfs_auto_close int fd = open(CFS_RING_PARAMETER, O_RDONLY | O_CLOEXEC);
-	char c = 'N';
-
-	return fd >= 0 && read(fd, &c, 1) == 1 && c == 'Y';
-}
-
 #define STRING_OF(x)		     #x
 #define VERSION_STRING(major, minor) STRING_OF(major) "." STRING_OF(minor)
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nullfs [-t TIMEOUT_S] [-j THREADS] [-c LIST] MOUNTPOINT: the fastest file system that the same
+ * nullfs [-t TIMEOUT_S] [-j THREADS] [-c LIST] [-u] MOUNTPOINT: the fastest file system that the same
  * use of libfuse allows. The difference to it is the work of cachefs besides talking to the kernel.
  *
  * Session, capabilities, request sizes, threads and kinds of reply are those of src/fuse; keep them
@@ -12,6 +12,9 @@
  * -c LIST: files of a disk cache, one path a line, which are the 4 MiB blocks of any file that is
  * read: each read is a pread(2) of one of them, and its checksums are verified. Any
  * daemon that serves from such a cache has to do that.
+ *
+ * -u: requests come through io_uring, by the channel of src/fuse with as many entries. The kernel must
+ * be told before (fuse.enable_uring).
  */
 #define FUSE_USE_VERSION 312
 
@@ -22,6 +25,7 @@
 #include <isa-l.h>
 #include <linux/fuse.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,6 +36,10 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "fuse/agreement.h"
+#include "fuse/device.h"
+#include "fuse/ring.h"
 
 #define MAX_IO	    (1u << 20)
 #define MAX_THREADS 32
@@ -514,16 +522,96 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
 }
 
+static struct cfs_ring *ring;			/* NULL: requests come through the device */
+static _Thread_local struct cfs_request *taken; /* from the ring, and carried out by this thread */
+
 /* As amend() of src/fuse/negotiate.c, in the first answer, which agrees on the session. */
+static void amend(struct init_out *out)
+{
+	out->flags |= FUSE_HANDLE_KILLPRIV_V2 | FUSE_PARALLEL_DIROPS;
+	if (!ring)
+		return;
+	out->flags |= FUSE_INIT_EXT;
+	out->flags2 |= INIT_OVER_IO_URING >> 32;
+}
+
 static ssize_t answer(int fd, struct iovec *iov, int count, void *userdata)
 {
+	const struct fuse_out_header *out = iov[0].iov_base;
 	static atomic_bool agreed;
+	ssize_t len = out->len;
 
 	if (!atomic_exchange(&agreed, true) && count == 2 &&
-	    iov[1].iov_len >= FUSE_COMPAT_22_INIT_OUT_SIZE)
-		((struct fuse_init_out *)iov[1].iov_base)->flags |=
-			FUSE_HANDLE_KILLPRIV_V2 | FUSE_PARALLEL_DIROPS;
-	return writev(fd, iov, count);
+	    iov[1].iov_len >= sizeof(struct init_out))
+		amend(iov[1].iov_base);
+	if (!taken || taken->id.unique != out->unique)
+		return writev(fd, iov, count);
+	errno = -channel_reply(ring_channel(ring), &taken->id, "nullfs", out->error, iov, count);
+	return errno ? -1 : len;
+}
+
+/* As loop_serve_ring() of src/fuse/loop.c. */
+static void serve_ring(void *arg, struct cfs_request *rq, unsigned place)
+{
+	struct fuse_buf buf = {.mem = rq->in, .size = rq->len};
+
+	taken = rq;
+	fuse_session_process_buf(arg, &buf);
+	taken = NULL;
+	if (rq->opcode == FUSE_FORGET)
+		channel_reply_error(ring_channel(ring), &rq->id, 0);
+}
+
+/* The loop on the device ends as well. */
+static void ring_ended(void *arg, int error)
+{
+}
+
+static pid_t no_child(void *arg, unsigned cpu)
+{
+	return -ENOSYS;
+}
+
+static void on_wake(int signo)
+{
+}
+
+static bool make_ring(struct fuse_session *se, struct cfs_device *device, unsigned threads)
+{
+	const struct sigaction wake = {.sa_handler = on_wake};
+	const struct cfs_ring_conf conf = {
+		.device = &device->channel,
+		.fd = device->fd,
+		.depth = 2 * threads / ring_queues(),
+		.orphans = threads,
+		.serve = serve_ring,
+		.ended = ring_ended,
+		.nudge = no_child,
+		.arg = se,
+	};
+	char why[200];
+
+	sigaction(SIGUSR1, &wake, NULL);
+	if (ring_create(&conf, &ring, why) == 0)
+		return true;
+	fprintf(stderr, "nullfs: -u: %s\n", why);
+	return false;
+}
+
+/* Answers the first request, and then has the others come through the ring. */
+static bool start_ring(struct fuse_session *se, struct cfs_device *device)
+{
+	struct fuse_buf buf = {.mem = malloc(device->channel.buffer_size)};
+	struct cfs_request rq;
+	bool ok = buf.mem && device->channel.ops->receive(&device->channel, buf.mem, &rq) == 0;
+
+	if (ok) {
+		buf.size = rq.len;
+		fuse_session_process_buf(se, &buf);
+		ok = ring_start(ring, MAX_IO) == 0;
+	}
+	free(buf.mem);
+	return ok;
 }
 
 static ssize_t take(int fd, void *buf, size_t size, void *userdata)
@@ -572,9 +660,10 @@ static bool make_root(void)
 	return true;
 }
 
-static int serve(struct fuse_session *se, const char *dir, unsigned threads)
+static int serve(struct fuse_session *se, const char *dir, unsigned threads, bool on_ring)
 {
 	static const struct fuse_custom_io io = {.writev = answer, .read = take};
+	struct cfs_device device;
 	struct fuse_loop_config *config = fuse_loop_cfg_create();
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	unsigned idle = cpus > 2 ? 2 * (unsigned)cpus : 4;
@@ -587,7 +676,11 @@ static int serve(struct fuse_session *se, const char *dir, unsigned threads)
 	fuse_loop_cfg_set_idle_threads(config, threads < idle ? threads : idle);
 	if (fuse_session_mount(se, dir) == 0 &&
 	    fuse_session_custom_io(se, &io, fuse_session_fd(se)) == 0) {
-		r = fuse_session_loop_mt(se, config) != 0;
+		device_init(&device, fuse_session_fd(se), MAX_IO);
+		if (!on_ring || (make_ring(se, &device, threads) && start_ring(se, &device)))
+			r = fuse_session_loop_mt(se, config) != 0;
+		ring_stop(ring);
+		ring_destroy(ring);
 		fuse_session_unmount(se);
 	}
 	fuse_loop_cfg_destroy(config);
@@ -599,21 +692,25 @@ int main(int argc, char **argv)
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
 	unsigned threads = MAX_THREADS;
 	struct fuse_session *se;
+	bool on_ring = false;
 	char options[128];
 	int o, r = 1;
 
-	while ((o = getopt(argc, argv, "t:j:c:")) >= 0) {
+	while ((o = getopt(argc, argv, "t:j:c:u")) >= 0) {
 		if (o == 't')
 			timeout_s = strtod(optarg, NULL);
 		else if (o == 'j')
 			threads = (unsigned)strtoul(optarg, NULL, 10);
 		else if (o == 'c' && open_blocks(optarg))
 			continue;
+		else if (o == 'u')
+			on_ring = true;
 		else
 			return 2;
 	}
 	if (argc - optind != 1) {
-		fprintf(stderr, "usage: nullfs [-t TIMEOUT_S] [-j THREADS] [-c LIST] MOUNTPOINT\n");
+		fprintf(stderr,
+			"usage: nullfs [-t TIMEOUT_S] [-j THREADS] [-c LIST] [-u] MOUNTPOINT\n");
 		return 2;
 	}
 	snprintf(options, sizeof(options),
@@ -624,7 +721,7 @@ int main(int argc, char **argv)
 		return 1;
 	se = fuse_session_new(&args, &ops, sizeof(ops), NULL);
 	if (se) {
-		r = serve(se, argv[optind], threads);
+		r = serve(se, argv[optind], threads, on_ring);
 		fuse_session_destroy(se);
 	}
 	fuse_opt_free_args(&args);

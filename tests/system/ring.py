@@ -1,35 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mounts whose requests come through io_uring. The kernel has a switch for that, of the whole machine,
-which is on only while a test mounts."""
+which is on only while a test mounts (uring.py)."""
 
-import contextlib
-import fcntl
 import os
-import pathlib
 
 import pytest
 
 import cachefs
+from uring import SWITCH, switched
 
-SWITCH = pathlib.Path("/sys/module/fuse/parameters/enable_uring")
 OPTIONS = "supervise=false,io_uring=on"
 
 
 def need_ring():
     if not os.access(SWITCH, os.W_OK):
         pytest.skip("this kernel has no FUSE over io_uring")
-
-
-@contextlib.contextmanager
-def switched(value):
-    with SWITCH.open() as lock:  # one file for every root of the machine
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        before = SWITCH.read_text()
-        SWITCH.write_text(value)
-        try:
-            yield
-        finally:
-            SWITCH.write_text(before)
 
 
 @pytest.fixture

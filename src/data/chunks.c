@@ -215,6 +215,8 @@ int cfs_chunk_load(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx)
 	ssize_t n;
 	int r = 0;
 
+	if (cfs_deadline_passed(ctx->deadline))
+		return -EIO;
 	pthread_mutex_lock(&f->lock);
 	c = cfs_chunk_get(f, indx);
 	if (!c) {

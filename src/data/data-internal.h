@@ -264,7 +264,10 @@ int cfs_view_append(struct cfs_view *v, const struct cfs_slice *r);
 /* chunks.c; with the file's lock unless noted */
 struct cfs_chunk *cfs_chunk_find(struct cfs_file *f, uint32_t indx);
 struct cfs_chunk *cfs_chunk_get(struct cfs_file *f, uint32_t indx); /* NULL: no memory */
-/* Reads the list from the metadata. Called without locks; the caller must look it up again. */
+/*
+ * Reads the list from the metadata. Called without locks; the caller must look it up again. -EIO:
+ * the deadline has passed.
+ */
 int cfs_chunk_load(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx);
 void cfs_chunk_drop(struct cfs_chunk *c);
 /*

@@ -312,9 +312,7 @@ int cfs_file_seek(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, i
 		c = cfs_chunk_find(f, indx);
 		if (!c || !c->cached) {
 			pthread_mutex_unlock(&f->lock);
-			r = cfs_deadline_passed(ctx->deadline) ? -EIO : 0;
-			if (r == 0)
-				r = cfs_chunk_load(f, ctx, indx);
+			r = cfs_chunk_load(f, ctx, indx);
 			if (r < 0)
 				return r;
 			pthread_mutex_lock(&f->lock);

@@ -355,9 +355,7 @@ int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream
 		c = cfs_chunk_find(f, indx);
 		if (!c || !c->cached) {
 			pthread_mutex_unlock(&f->lock);
-			r = cfs_deadline_passed(ctx->deadline) ? -EIO : 0;
-			if (r == 0)
-				r = cfs_chunk_load(f, ctx, indx);
+			r = cfs_chunk_load(f, ctx, indx);
 			if (r < 0)
 				goto fail;
 			continue;

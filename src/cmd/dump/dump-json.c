@@ -41,7 +41,7 @@ static int push(struct json *j, cfs_ino_t ino)
 		return (int)at;
 	if (CFS_ARRAY_ROOM(j->stack, j->depth, j->cap) < 0)
 		return -ENOMEM;
-	j->stack[j->depth++] = (struct dir){.ino = ino, .at = (uint64_t)at};
+	j->stack[j->depth++] = (struct json_dir){.ino = ino, .at = (uint64_t)at};
 	return 0;
 }
 
@@ -80,7 +80,7 @@ static bool is_open_dir(const struct json *j, cfs_ino_t ino)
 /* Writes the next member of the innermost directory, or its end. */
 static int step(struct json *j, size_t base)
 {
-	struct dir *dir = &j->stack[j->depth - 1];
+	struct json_dir *dir = &j->stack[j->depth - 1];
 	size_t depth = base + 2 * (j->depth - 1);
 	struct heap_item item;
 	struct cfs_attr attr;

@@ -10,7 +10,7 @@
 
 enum { EDGES, NODES, CHUNKS, SYMLINKS, XATTRS, HEAPS, EDGE_HEAD = 9, CHUNK_HEAD = 4 };
 
-struct dir {	     /* one being written */
+struct json_dir {    /* one being written */
 	uint64_t at; /* its next entry */
 	cfs_ino_t ino;
 	bool any;
@@ -22,7 +22,7 @@ struct json {
 	struct heap *heaps[HEAPS];
 	struct rulelist rules;
 	int64_t counters[COUNTER_COUNT];
-	struct dir *stack;
+	struct json_dir *stack;
 	size_t depth, cap;
 	uint8_t *buf; /* of one row, and of one text */
 	size_t buf_cap;

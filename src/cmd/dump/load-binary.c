@@ -6,7 +6,7 @@
 
 #include "base/bytes.h"
 #include "cmd/dump/load.h"
-#include "cmd/dump/wire.h"
+#include "cmd/dump/protobuf.h"
 
 enum { MAX_FIELD = 6 };
 
@@ -22,20 +22,20 @@ struct reader {
  * A message by its field numbers; the last field of each kind counts. One that is absent is empty.
  */
 struct message {
-	struct wire_field f[MAX_FIELD + 1];
+	struct pb_field f[MAX_FIELD + 1];
 };
 
-static int parse(const struct wire_field *in, struct message *ret)
+static int parse(const struct pb_field *in, struct message *ret)
 {
 	const uint8_t *p = in->p, *end = in->p + in->len;
-	struct wire_field f;
+	struct pb_field f;
 	size_t i;
 	int r;
 
 	*ret = (struct message){0};
 	for (i = 0; i <= MAX_FIELD; i++)
 		ret->f[i].p = (const uint8_t *)"";
-	while ((r = wire_next(&p, end, &f)) > 0)
+	while ((r = pb_next(&p, end, &f)) > 0)
 		if (f.field <= MAX_FIELD)
 			ret->f[f.field] = f;
 	return r;
@@ -130,7 +130,7 @@ static int sustained(struct reader *rd, const struct message *m)
 		return load_row(rd->l, CFS_TABLE_SUSTAINED, &row);
 	}
 	while (p < end && !r) {
-		if (wire_get_varint(&p, end, &row.ino))
+		if (pb_get_varint(&p, end, &row.ino))
 			return bad(rd->l, "a sustained inode");
 		r = load_row(rd->l, CFS_TABLE_SUSTAINED, &row);
 	}
@@ -263,11 +263,11 @@ static const row_fn rows[] = {
 static int load_batch(struct reader *rd, size_t len)
 {
 	const uint8_t *p = rd->segment, *end = p + len;
-	struct wire_field f;
+	struct pb_field f;
 	struct message m;
 	int r;
 
-	while ((r = wire_next(&p, end, &f)) > 0) {
+	while ((r = pb_next(&p, end, &f)) > 0) {
 		if (f.field >= CFS_ARRAY_SIZE(rows) || !rows[f.field] || !f.is_bytes)
 			continue;
 		r = parse(&f, &m);
@@ -282,12 +282,12 @@ static int load_batch(struct reader *rd, size_t len)
 static int load_format(struct reader *rd, size_t len)
 {
 	const uint8_t *p = rd->segment;
-	struct wire_field f;
+	struct pb_field f;
 	char *text;
 
 	if (rd->l->begun)
 		return bad(rd->l, "a second setting");
-	if (wire_next(&p, p + len, &f) <= 0 || f.field != 1 || !f.is_bytes)
+	if (pb_next(&p, p + len, &f) <= 0 || f.field != 1 || !f.is_bytes)
 		return bad(rd->l, "the setting");
 	text = strndup((const char *)f.p, f.len);
 	return text ? load_setting(rd->l, text) : -ENOMEM;
@@ -297,7 +297,7 @@ static int read_segment(struct reader *rd, uint64_t len)
 {
 	int r;
 
-	if (len > WIRE_SEGMENT_MAX)
+	if (len > PB_SEGMENT_MAX)
 		return bad(rd->l, "the length of a segment");
 	if (len > rd->cap || !rd->segment) {
 		uint8_t *v = realloc(rd->segment, len ? (size_t)len : 1);
@@ -319,7 +319,7 @@ static int next_segment(struct reader *rd, uint32_t *ret_type, uint64_t *ret_len
 	if (stream_read_full(rd->l->in, head, 4) <= 0)
 		return bad(rd->l, "it ends too early");
 	*ret_type = cfs_get_be32(head);
-	if (*ret_type == WIRE_MAGIC)
+	if (*ret_type == PB_MAGIC)
 		return 0;
 	if (stream_read_full(rd->l->in, head, 8) <= 0)
 		return bad(rd->l, "it ends too early");
@@ -355,7 +355,7 @@ int load_binary(struct load *l)
 		r = read_segment(&rd, len);
 		if (r)
 			break;
-		if (type == WIRE_FORMAT)
+		if (type == PB_FORMAT)
 			r = load_format(&rd, (size_t)len);
 		else if (!l->begun)
 			r = bad(l, "it does not begin with the setting");

@@ -23,7 +23,7 @@ static int read_type(struct json *j, uint8_t *ret)
 	return r ? r : pull_fail(j->p, "unknown type %.20s", text);
 }
 
-static int read_attr(struct json *j, struct entry *e)
+static int read_attr(struct json *j, struct json_entry *e)
 {
 	struct cfs_attr *a = &e->attr;
 	bool first = true;
@@ -79,7 +79,7 @@ static int read_attr(struct json *j, struct entry *e)
 	return a->type != CFS_TYPE_DIR && a->nlink > 1 ? linked_note(j, e) : 0;
 }
 
-static int read_symlink(struct json *j, struct entry *e)
+static int read_symlink(struct json *j, struct json_entry *e)
 {
 	struct cfs_row row = {.ino = e->ino};
 	int r = pull_text(j->p, true, &row.symlink.target, &row.symlink.len);
@@ -92,7 +92,7 @@ static int read_symlink(struct json *j, struct entry *e)
 	return load_row(j->l, CFS_TABLE_SYMLINK, &row);
 }
 
-static int read_xattr(struct json *j, struct entry *e)
+static int read_xattr(struct json *j, struct json_entry *e)
 {
 	char name[256] = "";
 	struct cfs_row row = {.ino = e->ino, .xattr.name = name};
@@ -158,7 +158,7 @@ static int read_slices(struct json *j, size_t *ret_n)
 	return r;
 }
 
-static int read_chunk(struct json *j, struct entry *e)
+static int read_chunk(struct json *j, struct json_entry *e)
 {
 	struct cfs_row row = {.ino = e->ino};
 	bool first = true;
@@ -187,7 +187,7 @@ static int read_chunk(struct json *j, struct entry *e)
 	return load_row(j->l, CFS_TABLE_CHUNK, &row);
 }
 
-int entry_read_part(struct json *j, const char *key, struct entry *e)
+int entry_read_part(struct json *j, const char *key, struct json_entry *e)
 {
 	if (!strcmp(key, "attr"))
 		return read_attr(j, e);

@@ -31,7 +31,7 @@ static int grow_linked(struct json *j)
 	return 0;
 }
 
-int linked_note(struct json *j, struct entry *e)
+int linked_note(struct json *j, struct json_entry *e)
 {
 	struct linked *s;
 	int r = 2 * j->n_linked >= j->cap_linked ? grow_linked(j) : 0;

@@ -14,7 +14,7 @@
 
 enum { DEPTH_MAX = 10000 };
 
-int json_each_item(struct json *j, json_item_fn fn, struct entry *e)
+int json_each_item(struct json *j, json_item_fn fn, struct json_entry *e)
 {
 	bool first = true;
 	int r;
@@ -36,7 +36,7 @@ static void add_sum(struct sum *to, const struct sum *what)
 	to->inodes += what->inodes;
 }
 
-static int finish_dir(struct json *j, struct entry *e)
+static int finish_dir(struct json *j, struct json_entry *e)
 {
 	struct cfs_row row = {.ino = e->ino};
 	size_t i;
@@ -54,7 +54,7 @@ static int finish_dir(struct json *j, struct entry *e)
 }
 
 /* Reads everything of the entry except its name in the parent. */
-static int finish_inode(struct json *j, struct entry *e, int64_t space)
+static int finish_inode(struct json *j, struct json_entry *e, int64_t space)
 {
 	struct cfs_row row = {.ino = e->ino};
 	bool linked = e->attr.type != CFS_TYPE_DIR && e->attr.nlink > 1;
@@ -77,21 +77,22 @@ static int finish_inode(struct json *j, struct entry *e, int64_t space)
 	return load_row(j->l, CFS_TABLE_NODE, &row);
 }
 
-static int read_entry(struct json *j, struct entry *e);
+static int read_entry(struct json *j, struct json_entry *e);
 
 /* State of one directory that is being read. It is on the heap, because paths may be deep. */
-struct member {
-	struct entry e;
+struct json_member {
+	struct json_entry e;
 	char name[3 * CFS_NAME_MAX + 1];
 	struct cfs_row row;
 };
 
-static int read_member(struct json *j, struct entry *dir, const char *key, struct member *m)
+static int read_member(struct json *j, struct json_entry *dir, const char *key,
+		       struct json_member *m)
 {
 	struct sum one;
 	int r;
 
-	m->e = (struct entry){.parent = dir->ino};
+	m->e = (struct json_entry){.parent = dir->ino};
 	m->row = (struct cfs_row){.edge = {.parent = dir->ino, .name = m->name}};
 	m->row.edge.name_len = pull_unescape(key, m->name, sizeof(m->name));
 	if (!m->row.edge.name_len || m->row.edge.name_len > CFS_NAME_MAX)
@@ -114,9 +115,9 @@ static int read_member(struct json *j, struct entry *dir, const char *key, struc
 	return r;
 }
 
-static int read_entries(struct json *j, struct entry *dir)
+static int read_entries(struct json *j, struct json_entry *dir)
 {
-	struct member *m;
+	struct json_member *m;
 	bool first = true;
 	const char *key;
 	int r;
@@ -136,12 +137,12 @@ static int read_entries(struct json *j, struct entry *dir)
 	return r;
 }
 
-static int read_part(struct json *j, const char *key, struct entry *e)
+static int read_part(struct json *j, const char *key, struct json_entry *e)
 {
 	return strcmp(key, "entries") != 0 ? entry_read_part(j, key, e) : read_entries(j, e);
 }
 
-static int read_entry(struct json *j, struct entry *e)
+static int read_entry(struct json *j, struct json_entry *e)
 {
 	bool first = true;
 	const char *key;
@@ -166,7 +167,7 @@ static int read_entry(struct json *j, struct entry *e)
 
 static int read_tree(struct json *j, cfs_ino_t root)
 {
-	struct entry e = {.parent = CFS_ROOT_INO};
+	struct json_entry e = {.parent = CFS_ROOT_INO};
 	int r = read_entry(j, &e);
 
 	return r || e.ino == root ? r
@@ -203,7 +204,7 @@ static int read_counters(struct json *j)
 	return r;
 }
 
-static int read_delfile(struct json *j, struct entry *none)
+static int read_delfile(struct json *j, struct json_entry *none)
 {
 	static const char *const names[] = {"inode", "length", "expire"};
 	int64_t v[CFS_ARRAY_SIZE(names)];

@@ -42,7 +42,7 @@ struct json {
 };
 
 /* The entry that is being read, as far as it is known. */
-struct entry {
+struct json_entry {
 	cfs_ino_t ino, parent;
 	struct cfs_attr attr;
 	bool known; /* another name of an inode that is already loaded */
@@ -53,19 +53,19 @@ struct entry {
 
 /* load-json-linked.c */
 /* Called when the entry's attributes are known: has the inode been met already? */
-int linked_note(struct json *j, struct entry *e);
+int linked_note(struct json *j, struct json_entry *e);
 int linked_note_name(struct json *j, cfs_ino_t ino, cfs_ino_t dir);
 void linked_set_attr(struct json *j, cfs_ino_t ino, const struct cfs_attr *attr);
 int linked_write(struct json *j);
 
 /* load-json-entry.c: reads any member of an entry except its entries; ignores unknown ones. */
-int entry_read_part(struct json *j, const char *key, struct entry *e);
+int entry_read_part(struct json *j, const char *key, struct json_entry *e);
 
 /* load-json-acl.c: rules of equal content share one number. */
 int acl_read(struct json *j, uint32_t *ret_id);
 
 /* Calls fn for every item of an array; fn reads the item. */
-typedef int (*json_item_fn)(struct json *j, struct entry *e);
-int json_each_item(struct json *j, json_item_fn fn, struct entry *e);
+typedef int (*json_item_fn)(struct json *j, struct json_entry *e);
+int json_each_item(struct json *j, json_item_fn fn, struct json_entry *e);
 
 #endif

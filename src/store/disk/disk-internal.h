@@ -44,7 +44,7 @@ enum queue_name { CFS_QUEUE_NONE, CFS_QUEUE_SMALL, CFS_QUEUE_MAIN, CFS_QUEUES };
 
 #define CFS_FREQ_MAX 3
 
-struct entry {
+struct index_entry {
 	uint32_t slice_low;
 	uint16_t slice_high;
 	uint16_t index;
@@ -56,9 +56,9 @@ struct entry {
 	uint32_t chain;	    /* next of its bucket, or next free entry */
 	uint32_t newer, older;
 };
-_Static_assert(sizeof(struct entry) == 28, "32 bytes per block with its bucket");
+_Static_assert(sizeof(struct index_entry) == 28, "32 bytes per block with its bucket");
 
-struct queue {
+struct index_queue {
 	uint32_t newest, oldest, n;
 	uint64_t bytes;
 };
@@ -69,7 +69,7 @@ struct index {
 	uint64_t limit; /* bytes */
 	uint32_t max;	/* entries */
 
-	struct entry *entries;
+	struct index_entry *entries;
 	uint32_t cap, top, free; /* allocated, ever used, first free one */
 	uint32_t n;
 	uint64_t bytes;
@@ -77,7 +77,7 @@ struct index {
 	uint32_t *buckets; /* linear hashing: one bucket is split per entry that is added */
 	uint32_t bucket_cap, n_buckets, low;
 
-	struct queue queues[CFS_QUEUES];
+	struct index_queue queues[CFS_QUEUES];
 	uint32_t *ghosts; /* hashes of what left the small queue unread; a newcomer overwrites */
 	uint32_t ghost_mask;
 };
@@ -119,14 +119,14 @@ uint32_t cfs_disk_hash(const struct cfs_block *b);
 
 /* ---- queue.c: with index.lock held ---- */
 
-uint32_t cfs_disk_queue_hash(const struct entry *e);
+uint32_t cfs_disk_queue_hash(const struct index_entry *e);
 void cfs_disk_queue_enter(struct index *ix, uint32_t h, bool found);
 void cfs_disk_queue_hit(struct index *ix, uint32_t h, uint32_t now_s);
 void cfs_disk_queue_leave(struct index *ix, uint32_t h);
 /* The entry that should leave first, still in its queue; CFS_NIL. */
 uint32_t cfs_disk_queue_victim(struct index *ix);
 
-static inline struct cfs_block cfs_disk_entry_block(const struct entry *e)
+static inline struct cfs_block cfs_disk_entry_block(const struct index_entry *e)
 {
 	return (struct cfs_block){
 		.slice = (uint64_t)e->slice_high << 32 | e->slice_low,

@@ -25,7 +25,7 @@ uint32_t cfs_disk_hash(const struct cfs_block *b)
 	return (uint32_t)(h >> 32);
 }
 
-uint32_t cfs_disk_queue_hash(const struct entry *e)
+uint32_t cfs_disk_queue_hash(const struct index_entry *e)
 {
 	struct cfs_block b = cfs_disk_entry_block(e);
 
@@ -39,7 +39,7 @@ static uint32_t *bucket_of(struct index *ix, uint32_t hash)
 	return &ix->buckets[i < ix->n_buckets ? i : i - ix->low];
 }
 
-static bool is_block(const struct entry *e, const struct cfs_block *b)
+static bool is_block(const struct index_entry *e, const struct cfs_block *b)
 {
 	return e->slice_low == (uint32_t)b->slice && e->slice_high == b->slice >> 32 &&
 	       e->index == b->index && e->last == b->len - 1;
@@ -72,7 +72,7 @@ static void add_bucket(struct index *ix)
 	ix->buckets[from] = ix->buckets[ix->n_buckets] = CFS_NIL;
 	ix->n_buckets++;
 	for (; h != CFS_NIL; h = next) {
-		struct entry *e = &ix->entries[h];
+		struct index_entry *e = &ix->entries[h];
 		uint32_t *head = bucket_of(ix, cfs_disk_queue_hash(e));
 
 		next = e->chain;
@@ -85,7 +85,7 @@ static void add_bucket(struct index *ix)
 
 static uint32_t new_entry(struct index *ix)
 {
-	struct entry *v;
+	struct index_entry *v;
 	uint32_t h = ix->free;
 
 	if (h != CFS_NIL) {
@@ -106,7 +106,7 @@ static uint32_t new_entry(struct index *ix)
 static void remove_at(struct index *ix, uint32_t *link)
 {
 	uint32_t h = *link;
-	struct entry *e = &ix->entries[h];
+	struct index_entry *e = &ix->entries[h];
 	struct cfs_block b = cfs_disk_entry_block(e);
 
 	*link = e->chain;
@@ -141,7 +141,7 @@ bool cfs_disk_index_hit(struct index *ix, const struct cfs_block *b, uint32_t no
 
 static int add(struct index *ix, const struct cfs_block *b, uint32_t atime_s, bool found)
 {
-	struct entry *e;
+	struct index_entry *e;
 	uint32_t h, *head;
 
 	if (*find(ix, b) != CFS_NIL)
@@ -153,7 +153,7 @@ static int add(struct index *ix, const struct cfs_block *b, uint32_t atime_s, bo
 	if (h == CFS_NIL)
 		return -ENOMEM;
 	e = &ix->entries[h];
-	*e = (struct entry){
+	*e = (struct index_entry){
 		.slice_low = (uint32_t)b->slice,
 		.slice_high = (uint16_t)(b->slice >> 32),
 		.index = (uint16_t)b->index,
@@ -217,7 +217,7 @@ unsigned cfs_disk_index_take_expired(struct index *ix, uint32_t before_s, uint32
 
 	pthread_mutex_lock(&ix->lock);
 	for (steps = 0; steps < EXPIRE_STRIDE && found < n && *cursor < ix->top; steps++) {
-		struct entry *e = &ix->entries[(*cursor)++];
+		struct index_entry *e = &ix->entries[(*cursor)++];
 
 		if (e->queue == CFS_QUEUE_NONE || e->atime >= before_s)
 			continue;
@@ -279,7 +279,7 @@ static uint32_t list_found(struct index *ix, struct age **ret)
 	if (ix->n > 0)
 		v = malloc(ix->n * sizeof(*v));
 	for (h = 0; v && h < ix->top; h++) {
-		const struct entry *e = &ix->entries[h];
+		const struct index_entry *e = &ix->entries[h];
 
 		if (e->queue != CFS_QUEUE_NONE && e->found)
 			v[n++] = (struct age){.atime = e->atime, .handle = h};
@@ -298,7 +298,7 @@ int cfs_disk_index_sort_found(struct index *ix)
 		return 0;
 	qsort(v, n, sizeof(*v), newest_first);
 	for (i = 0; i < n; i++) {
-		struct entry *e;
+		struct index_entry *e;
 
 		pthread_mutex_lock(&ix->lock);
 		e = &ix->entries[v[i].handle];
@@ -324,7 +324,7 @@ static void reset(struct index *ix)
 	for (i = 0; i < FIRST_BUCKETS; i++)
 		ix->buckets[i] = CFS_NIL;
 	for (i = 0; i < CFS_QUEUES; i++)
-		ix->queues[i] = (struct queue){.newest = CFS_NIL, .oldest = CFS_NIL};
+		ix->queues[i] = (struct index_queue){.newest = CFS_NIL, .oldest = CFS_NIL};
 }
 
 void cfs_disk_index_clear(struct index *ix)

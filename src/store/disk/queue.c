@@ -19,8 +19,8 @@
 
 static void link_newest(struct index *ix, enum queue_name name, uint32_t h)
 {
-	struct queue *q = &ix->queues[name];
-	struct entry *e = &ix->entries[h];
+	struct index_queue *q = &ix->queues[name];
+	struct index_entry *e = &ix->entries[h];
 
 	e->queue = name & 3;
 	e->newer = CFS_NIL;
@@ -36,8 +36,8 @@ static void link_newest(struct index *ix, enum queue_name name, uint32_t h)
 
 static void link_oldest(struct index *ix, enum queue_name name, uint32_t h)
 {
-	struct queue *q = &ix->queues[name];
-	struct entry *e = &ix->entries[h];
+	struct index_queue *q = &ix->queues[name];
+	struct index_entry *e = &ix->entries[h];
 
 	e->queue = name & 3;
 	e->older = CFS_NIL;
@@ -53,8 +53,8 @@ static void link_oldest(struct index *ix, enum queue_name name, uint32_t h)
 
 void cfs_disk_queue_leave(struct index *ix, uint32_t h)
 {
-	struct entry *e = &ix->entries[h];
-	struct queue *q = &ix->queues[e->queue];
+	struct index_entry *e = &ix->entries[h];
+	struct index_queue *q = &ix->queues[e->queue];
 
 	if (e->newer != CFS_NIL)
 		ix->entries[e->newer].older = e->older;
@@ -94,7 +94,7 @@ void cfs_disk_queue_enter(struct index *ix, uint32_t h, bool found)
 
 void cfs_disk_queue_hit(struct index *ix, uint32_t h, uint32_t now_s)
 {
-	struct entry *e = &ix->entries[h];
+	struct index_entry *e = &ix->entries[h];
 
 	e->found = 0;
 	if (e->atime != now_s && e->freq < CFS_FREQ_MAX)
@@ -115,7 +115,8 @@ static void send_round(struct index *ix, uint32_t h, unsigned freq)
 
 static uint32_t s3fifo_victim(struct index *ix)
 {
-	struct queue *small = &ix->queues[CFS_QUEUE_SMALL], *main = &ix->queues[CFS_QUEUE_MAIN];
+	struct index_queue *small = &ix->queues[CFS_QUEUE_SMALL],
+			   *main = &ix->queues[CFS_QUEUE_MAIN];
 	unsigned rounds;
 	uint32_t h, hash;
 

@@ -18,9 +18,9 @@
 #include <unistd.h>
 
 #include "cmd/dump/heap.h"
+#include "cmd/dump/protobuf.h"
 #include "cmd/dump/pull.h"
 #include "cmd/dump/stream.h"
-#include "cmd/dump/wire.h"
 
 /* ---- attributes ---- */
 
@@ -78,28 +78,28 @@ static void test_attributes_have_the_formats_lengths(void **state)
 
 static void test_messages_come_back(void **state)
 {
-	struct wire w = {0}, inner = {0};
+	struct pb w = {0}, inner = {0};
 	const uint8_t *p;
-	struct wire_field f;
+	struct pb_field f;
 
-	wire_number(&w, 1, 0); /* left out */
-	wire_number(&w, 2, 300);
-	wire_number(&w, 3, (uint64_t)-1);
-	wire_bytes(&w, 4, "abc", 3);
-	wire_message(&w, 5, &inner);
+	pb_number(&w, 1, 0); /* left out */
+	pb_number(&w, 2, 300);
+	pb_number(&w, 3, (uint64_t)-1);
+	pb_bytes(&w, 4, "abc", 3);
+	pb_message(&w, 5, &inner);
 	assert_false(w.failed);
 	p = w.v;
-	assert_int_equal(wire_next(&p, w.v + w.n, &f), 1);
+	assert_int_equal(pb_next(&p, w.v + w.n, &f), 1);
 	assert_int_equal(f.field, 2);
 	assert_int_equal(f.number, 300);
-	assert_int_equal(wire_next(&p, w.v + w.n, &f), 1);
+	assert_int_equal(pb_next(&p, w.v + w.n, &f), 1);
 	assert_true(f.number == UINT64_MAX);
-	assert_int_equal(wire_next(&p, w.v + w.n, &f), 1);
+	assert_int_equal(pb_next(&p, w.v + w.n, &f), 1);
 	assert_true(f.is_bytes && f.len == 3 && !memcmp(f.p, "abc", 3));
-	assert_int_equal(wire_next(&p, w.v + w.n, &f), 1);
+	assert_int_equal(pb_next(&p, w.v + w.n, &f), 1);
 	assert_true(f.is_bytes && f.len == 0 && f.field == 5);
-	assert_int_equal(wire_next(&p, w.v + w.n, &f), 0);
-	wire_free(&w);
+	assert_int_equal(pb_next(&p, w.v + w.n, &f), 0);
+	pb_free(&w);
 }
 
 static void test_damaged_messages_end_in_an_error(void **state)
@@ -120,10 +120,10 @@ static void test_damaged_messages_end_in_an_error(void **state)
 	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		uint8_t *copy = malloc(bad[i].len); /* for the sanitizer */
 		const uint8_t *p = copy;
-		struct wire_field f;
+		struct pb_field f;
 
 		memcpy(copy, bad[i].bytes, bad[i].len);
-		assert_int_equal(wire_next(&p, copy + bad[i].len, &f), -EBADMSG);
+		assert_int_equal(pb_next(&p, copy + bad[i].len, &f), -EBADMSG);
 		free(copy);
 	}
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cmd/dump/wire.h"
+#include "cmd/dump/protobuf.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 enum { TYPE_VARINT = 0, TYPE_64 = 1, TYPE_BYTES = 2, TYPE_32 = 5, VARINT_MAX = 10 };
 
-static bool room(struct wire *w, size_t more)
+static bool room(struct pb *w, size_t more)
 {
 	size_t cap = w->cap ? w->cap : 256;
 	uint8_t *v;
@@ -26,7 +26,7 @@ static bool room(struct wire *w, size_t more)
 	return true;
 }
 
-void wire_varint(struct wire *w, uint64_t v)
+void pb_varint(struct pb *w, uint64_t v)
 {
 	if (!room(w, VARINT_MAX))
 		return;
@@ -35,43 +35,43 @@ void wire_varint(struct wire *w, uint64_t v)
 	w->v[w->n++] = (uint8_t)v;
 }
 
-void wire_number(struct wire *w, unsigned field, uint64_t v)
+void pb_number(struct pb *w, unsigned field, uint64_t v)
 {
 	if (!v)
 		return;
-	wire_varint(w, (uint64_t)field << 3 | TYPE_VARINT);
-	wire_varint(w, v);
+	pb_varint(w, (uint64_t)field << 3 | TYPE_VARINT);
+	pb_varint(w, v);
 }
 
-static void put_bytes(struct wire *w, unsigned field, const void *p, size_t len)
+static void put_bytes(struct pb *w, unsigned field, const void *p, size_t len)
 {
-	wire_varint(w, (uint64_t)field << 3 | TYPE_BYTES);
-	wire_varint(w, len);
+	pb_varint(w, (uint64_t)field << 3 | TYPE_BYTES);
+	pb_varint(w, len);
 	if (!room(w, len) || !len)
 		return;
 	memcpy(w->v + w->n, p, len);
 	w->n += len;
 }
 
-void wire_bytes(struct wire *w, unsigned field, const void *p, size_t len)
+void pb_bytes(struct pb *w, unsigned field, const void *p, size_t len)
 {
 	if (len)
 		put_bytes(w, field, p, len);
 }
 
-void wire_message(struct wire *w, unsigned field, const struct wire *m)
+void pb_message(struct pb *w, unsigned field, const struct pb *m)
 {
 	w->failed |= m->failed;
 	put_bytes(w, field, m->v, m->n);
 }
 
-void wire_free(struct wire *w)
+void pb_free(struct pb *w)
 {
 	free(w->v);
-	*w = (struct wire){0};
+	*w = (struct pb){0};
 }
 
-int wire_get_varint(const uint8_t **p, const uint8_t *end, uint64_t *ret)
+int pb_get_varint(const uint8_t **p, const uint8_t *end, uint64_t *ret)
 {
 	uint64_t v = 0;
 	unsigned shift;
@@ -88,23 +88,23 @@ int wire_get_varint(const uint8_t **p, const uint8_t *end, uint64_t *ret)
 	return -EBADMSG;
 }
 
-int wire_next(const uint8_t **p, const uint8_t *end, struct wire_field *ret)
+int pb_next(const uint8_t **p, const uint8_t *end, struct pb_field *ret)
 {
-	struct wire_field f = {.p = *p};
+	struct pb_field f = {.p = *p};
 	uint64_t key, len;
 
 	if (*p == end)
 		return 0;
-	if (wire_get_varint(p, end, &key))
+	if (pb_get_varint(p, end, &key))
 		return -EBADMSG;
 	f.field = (unsigned)(key >> 3);
 	switch (key & 7) {
 	case TYPE_VARINT:
-		if (wire_get_varint(p, end, &f.number))
+		if (pb_get_varint(p, end, &f.number))
 			return -EBADMSG;
 		break;
 	case TYPE_BYTES:
-		if (wire_get_varint(p, end, &len) || len > (size_t)(end - *p))
+		if (pb_get_varint(p, end, &len) || len > (size_t)(end - *p))
 			return -EBADMSG;
 		f.is_bytes = true;
 		f.p = *p;

@@ -225,8 +225,8 @@ int cfs_meta_settle(struct cfs_meta *m);
  * Has a copy of the metadata take part in durability. fn returns 0 when the copy has all changes
  * acknowledged before its call: for cfs_meta_sync(), cfs_meta_sync_dirs() and cfs_meta_await_copy()
  * when `sync` is set, for cfs_meta_settle() in any case, as the copy must not name removed objects
- * either; then nobody waits for it, and `hurry` is not set. Call it before cfs_meta_start(). fn is
- * called on the caller's thread.
+ * either; then no caller waits for it, and `hurry` is not set. Call it before cfs_meta_start(). fn
+ * is called on the caller's thread.
  */
 typedef int (*cfs_meta_copy_fn)(void *arg, bool hurry, cfs_deadline_t deadline);
 void cfs_meta_copy_to(struct cfs_meta *m, cfs_meta_copy_fn fn, void *arg, bool sync);

@@ -110,7 +110,7 @@ struct cfs_replica_state {
  */
 int cfs_replica_restore(const struct cfs_replica_restore *how, struct cfs_replica_state *ret,
 			char err[256]);
-/* Moves the log of a database that nobody uses into it, and removes the log. Durable. */
+/* Moves the log of a database that no process uses into it, and removes the log. Durable. */
 int cfs_replica_complete(const char *path);
 
 #endif

@@ -132,7 +132,7 @@ int log_body(struct log *l, const struct log_changes *c, uint8_t **ret, size_t *
 /* Moves what was held into the database, and returns the bytes of the log. Waits for no one. */
 uint64_t log_checkpoint(struct log *l);
 /*
- * Lets the log begin again with the next commit, if nobody commits or reads at the moment (else
+ * Lets the log begin again with the next commit, if no process commits or reads at the moment (else
  * -EAGAIN, or nothing happens). Changes up to then are in *ret and their body in *ret_body, as after
  * log_read() and log_body(), also when it fails, or ret->n is 0. log.at is after them.
  */

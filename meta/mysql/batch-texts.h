@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Batches, operations of one round trip each: BATCH(id, text), and SINGLE(id, text) for one that is a single
- * statement on every server. No include guard.
+ * Batches, operations of one round trip each: BATCH(id, text). No include guard.
  *
  * There are two ways to send a batch, and each defines these words: a prepared compound statement
  * (compound.c), or a multi-statement query (multi.c). The batch makes its changes, checks that the
@@ -165,9 +164,13 @@ BATCH(rename,
 	NOT_IF("NOT EXISTS(SELECT 1 FROM {node} n WHERE n.inode=p_src AND " DIR_STILL ")")
 	KEEP_DIR COMMIT_LEFT)
 
-SINGLE(setattr,
-	"UPDATE {node} SET flags=?,mode=?,uid=?,gid=?,atime=?,mtime=?,ctime=?,atimensec=?,"
-	"mtimensec=?,ctimensec=? WHERE inode=? AND type=? AND flags=? AND mode=? AND uid=? AND "
-	"gid=? AND atime=? AND mtime=? AND ctime=? AND atimensec=? AND mtimensec=? AND ctimensec=? "
-	"AND COALESCE(parent,0)=? AND COALESCE(access_acl_id,0)=0")
+/* Attributes, of an inode without an ACL. Columns: {NODE} after. */
+BATCH(setattr,
+	BEGIN_CHANGE PARAM("p_ino") PARAM("p_atime") PARAM("p_mtime") DECLARE_NODE CHANGE
+	"UPDATE {node} SET flags=?,mode=?,uid=?,gid=?,ctime=?,ctimensec=?,"
+	"atime=IF(p_atime,?,atime),atimensec=IF(p_atime,?,atimensec),"
+	"mtime=IF(p_mtime,?,mtime),mtimensec=IF(p_mtime,?,mtimensec) "
+	"WHERE inode=p_ino AND type=? AND flags=? AND mode=? AND uid=? AND gid=? AND "
+	"COALESCE(parent,0)=? AND COALESCE(access_acl_id,0)=0; " MUST
+	READ("{NODE}", NODE_VARIABLES, "{node} n WHERE n.inode=p_ino", "0") COMMIT_NODE)
 /* clang-format on */

@@ -16,11 +16,9 @@
 const char *mysql_batch_name(enum mysql_batch_id id)
 {
 	static const char *const names[] = {
-#define BATCH(id, text)	 [MYSQL_BATCH_##id] = "batch " #id,
-#define SINGLE(id, text) BATCH(id, text)
+#define BATCH(id, text) [MYSQL_BATCH_##id] = "batch " #id,
 #include "batch-texts.h"
 #undef BATCH
-#undef SINGLE
 	};
 
 	return names[id];
@@ -32,16 +30,36 @@ int mysql_batch_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, 
 	const struct mysql_params params = {v, n_params};
 	int r;
 
-	if (n)
-		memset(row, 0, n * sizeof(*row));
+	memset(row, 0, n * sizeof(*row));
 	r = mysql_is_multi(m, id) ? mysql_multi_run(m, id, row, n, &params)
 				  : mysql_compound_run(m, id, row, n, &params);
-	if (r > 0 || (!r && !n))
+	if (r > 0)
 		return r;
 	/* The transaction may be open still, and the next one would commit it. */
 	if ((r && r != -EEXIST && r != -EAGAIN) || mysql_run(m, "ROLLBACK"))
 		m->sql.broken = true;
 	return r;
+}
+
+void mysql_node_row(const int64_t row[SQL_NODE_COLUMNS], struct cfs_attr *ret)
+{
+	*ret = (struct cfs_attr){
+		.type = (uint8_t)row[0],
+		.flags = (uint8_t)row[1],
+		.mode = (uint16_t)row[2],
+		.uid = (uint32_t)row[3],
+		.gid = (uint32_t)row[4],
+		.atime = sql_time(row[5], row[8]),
+		.mtime = sql_time(row[6], row[9]),
+		.ctime = sql_time(row[7], row[10]),
+		.nlink = (uint32_t)row[11],
+		.length = (uint64_t)row[12],
+		.rdev = (uint32_t)row[13],
+		.parent = (cfs_ino_t)row[14],
+		.access_acl = (uint32_t)row[15],
+		.default_acl = (uint32_t)row[16],
+		.tier = (uint8_t)row[17],
+	};
 }
 
 int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret)

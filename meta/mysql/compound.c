@@ -72,6 +72,7 @@
 #define COMMIT_DIR_LEFT COMMIT_DIR_ROW("? OR p_left", ",p_left")
 #define COMMIT_LEFT	COMMIT WHEN("p_left") "SELECT p_left; " END_WHEN END_COMPOUND
 #define COMMIT_WRITTEN	COMMIT "SELECT p_old," NODE_VARIABLES ",p_list;" END_COMPOUND
+#define COMMIT_NODE	COMMIT "SELECT " NODE_VARIABLES ";" END_COMPOUND
 #define COMMIT_ONLY	COMMIT END_COMPOUND
 
 #define DECLARE_LEFT "DECLARE p_left INT DEFAULT 0; "
@@ -85,13 +86,12 @@
 	"p_n1,p_n2,p_n3,p_n4,p_n5,p_n6,p_n7,p_n8,p_n9,p_n10,p_n11,p_n12,p_n13,p_n14,p_n15,p_n16,"  \
 	"p_n17,p_n18"
 #define DECLARE_WRITTEN "DECLARE p_old,p_list," NODE_VARIABLES " BIGINT; "
+#define DECLARE_NODE	"DECLARE " NODE_VARIABLES " BIGINT; "
 
 static const char *const texts[] = {
-#define BATCH(id, text)	 [MYSQL_BATCH_##id] = text,
-#define SINGLE(id, text) BATCH(id, text)
+#define BATCH(id, text) [MYSQL_BATCH_##id] = text,
 #include "batch-texts.h"
 #undef BATCH
-#undef SINGLE
 };
 
 /* ---- running ---- */
@@ -201,8 +201,6 @@ static int run(struct mysql_stmt *s, int64_t *row, unsigned n)
 
 	if (mysql_stmt_bind_param(s->handle, s->bind) || mysql_stmt_execute(s->handle))
 		return -EIO;
-	if (!n)
-		return mysql_stmt_affected_rows(s->handle) > 0;
 	do {
 		if (r == MYSQL_DONE && mysql_stmt_field_count(s->handle))
 			r = read_row(s->handle, row, n);
@@ -228,7 +226,7 @@ int mysql_compound_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *ro
 	r = run(s, row, n);
 	code = r < 0 ? mysql_stmt_errno(s->handle) : 0;
 	/* It was stopped before COMMIT, without an error. */
-	if (r > 0 && n && m->handle->server_status & SERVER_STATUS_IN_TRANS)
+	if (r > 0 && m->handle->server_status & SERVER_STATUS_IN_TRANS)
 		return -ENOTCONN;
 	if (code == ER_SIGNAL_EXCEPTION)
 		return 0;

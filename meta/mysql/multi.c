@@ -54,19 +54,19 @@ enum { M_PARAM = 1, M_WHEN, M_ELSE, M_END, M_TAKE, M_COMMIT };
 #define DECLARE_LOCK	""
 #define DECLARE_LEFT	""
 #define DECLARE_WRITTEN ""
+#define DECLARE_NODE	""
 #define COMMIT_DIR                                                                                 \
 	COMMIT WHEN("?") READ(DIR_COLUMNS, , "{node} n WHERE n.inode=p_dir", "0") END_WHEN
 #define COMMIT_DIR_LEFT COMMIT_DIR
 #define COMMIT_LEFT	COMMIT
 #define COMMIT_WRITTEN	COMMIT
+#define COMMIT_NODE	COMMIT
 #define COMMIT_ONLY	COMMIT
 
 static const char *const texts[] = {
 #define BATCH(id, text) [MYSQL_BATCH_##id] = text,
-#define SINGLE(id, text)
 #include "batch-texts.h"
 #undef BATCH
-#undef SINGLE
 };
 
 bool mysql_is_multi(const struct mysql_conn *m, enum mysql_batch_id id)

@@ -53,11 +53,9 @@ struct mysql_stmt {
 
 /* Operations as a batch of statements in one round trip (batch.c). */
 enum mysql_batch_id {
-#define BATCH(id, text)	 MYSQL_BATCH_##id,
-#define SINGLE(id, text) BATCH(id, text)
+#define BATCH(id, text) MYSQL_BATCH_##id,
 #include "batch-texts.h"
 #undef BATCH
-#undef SINGLE
 	MYSQL_BATCH_COUNT,
 };
 
@@ -157,14 +155,16 @@ void mysql_bulk_drop(struct mysql_conn *m);
 
 /* batch.c */
 /*
- * Runs a batch in the connection's way, which may be MYSQL_GENERIC only for a
- * SINGLE one. MYSQL_DONE: done. 0: the optimistic check failed.
+ * Runs a batch in the connection's way, which is not MYSQL_GENERIC. MYSQL_DONE: done. 0: the optimistic
+ * check failed.
  * Else a negative errno. Unless it is done, nothing has changed, except that -ENOTCONN leaves the
  * outcome open. row: n columns, zeros without an answer; MYSQL_DONE_ROW: there is a row.
  */
 enum { MYSQL_DONE = 1, MYSQL_DONE_ROW };
 int mysql_batch_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
 		    const struct sql_param *params, size_t n_params);
+/* The attributes in a row of {NODE}. */
+void mysql_node_row(const int64_t row[SQL_NODE_COLUMNS], struct cfs_attr *ret);
 /* For messages. */
 const char *mysql_batch_name(enum mysql_batch_id id);
 struct mysql_params {

@@ -166,7 +166,7 @@ int mysql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 	return 0;
 }
 
-/* ---- setattr: read, decide, write if nothing has changed ---- */
+/* ---- setattr: decide by what is known, write if nothing has changed ---- */
 
 struct setattr {
 	cfs_ino_t ino;
@@ -176,51 +176,97 @@ struct setattr {
 	int result; /* result of the rules */
 };
 
+static bool is_known(const struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret)
+{
+	struct cfs_optimistic *cache = m->sql.db->optimistic;
+
+	return cfs_optimistic_dir_known(cache, ino, ret) ||
+	       cfs_optimistic_file_attr(cache, ino, ret);
+}
+
+/* The new attributes. 1: to be written; 0: nothing changes, or a->result says why not. */
+static int decide(const struct cfs_ctx *ctx, struct setattr *a)
+{
+	int r;
+
+	a->attr = a->old;
+	r = cfs_rules_setattr(ctx, a->set, a->in, &a->attr);
+	a->result = r < 0 ? r : 0;
+	return r > 0;
+}
+
+/* Only what the database has now may refuse, or be the answer of a change of nothing. */
+static int decide_by_row(struct mysql_conn *m, const struct cfs_ctx *ctx, struct setattr *a)
+{
+	int r = sql_get_node(&m->sql, a->ino, false, &a->old);
+
+	return r < 0 ? r : decide(ctx, a);
+}
+
+static void remember(struct cfs_optimistic *cache, cfs_ino_t ino, const struct cfs_attr *attr)
+{
+	if (attr->type == CFS_TYPE_DIR)
+		cfs_optimistic_dir_remember(cache, ino, attr);
+	else
+		cfs_optimistic_file_changed(cache, ino, attr);
+}
+
 static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	struct setattr *a = arg;
 	const struct cfs_attr *t = &a->attr, *o = &a->old;
-	int r = sql_get_node(&m->sql, a->ino, false, &a->old);
+	int64_t row[SQL_NODE_COLUMNS];
+	int r;
 
-	if (r)
-		return r;
-	/* On Galera, all changes must be in a transaction (mysql_start_txn). */
-	if (o->access_acl || m->sql.certifies)
+	if (!m->way)
 		return 0;
-	a->attr = a->old;
-	r = cfs_rules_setattr(ctx, a->set, a->in, &a->attr);
-	a->result = r < 0 ? r : 0;
-	if (r <= 0)
-		return 1;
-	r = mysql_batch_run(m, MYSQL_BATCH_setattr, NULL, 0,
-			    SQL_PARAMS(SQL_I(t->flags), SQL_I(t->mode), SQL_I(t->uid),
-				       SQL_I(t->gid), SQL_I(sql_us(t->atime)),
-				       SQL_I(sql_us(t->mtime)), SQL_I(sql_us(t->ctime)),
-				       SQL_I(sql_sub_us(t->atime)), SQL_I(sql_sub_us(t->mtime)),
-				       SQL_I(sql_sub_us(t->ctime)), SQL_I(a->ino), SQL_I(o->type),
-				       SQL_I(o->flags), SQL_I(o->mode), SQL_I(o->uid),
-				       SQL_I(o->gid), SQL_I(sql_us(o->atime)),
-				       SQL_I(sql_us(o->mtime)), SQL_I(sql_us(o->ctime)),
-				       SQL_I(sql_sub_us(o->atime)), SQL_I(sql_sub_us(o->mtime)),
-				       SQL_I(sql_sub_us(o->ctime)), SQL_I(o->parent)));
-	if (r > 0 && t->type == CFS_TYPE_DIR)
+	if (!is_known(m, a->ino, &a->old) || !decide(ctx, a)) {
+		r = decide_by_row(m, ctx, a);
+		if (r <= 0)
+			return r < 0 ? r : 1;
+	}
+	if (o->access_acl)
+		return 0;
+	r = mysql_batch_run(
+		m, MYSQL_BATCH_setattr, row, SQL_NODE_COLUMNS,
+		SQL_PARAMS(SQL_I(a->ino), SQL_I(!!(a->set & (CFS_SET_ATIME | CFS_SET_ATIME_NOW))),
+			   SQL_I(!!(a->set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW))), SQL_I(t->flags),
+			   SQL_I(t->mode), SQL_I(t->uid), SQL_I(t->gid), SQL_I(sql_us(t->ctime)),
+			   SQL_I(sql_sub_us(t->ctime)), SQL_I(sql_us(t->atime)),
+			   SQL_I(sql_sub_us(t->atime)), SQL_I(sql_us(t->mtime)),
+			   SQL_I(sql_sub_us(t->mtime)), SQL_I(o->type), SQL_I(o->flags),
+			   SQL_I(o->mode), SQL_I(o->uid), SQL_I(o->gid), SQL_I(o->parent)));
+	if (r > 0) {
+		mysql_node_row(row, &a->attr);
+		remember(m->sql.db->optimistic, a->ino, t);
+	} else {
 		cfs_optimistic_dir_forget(m->sql.db->optimistic, a->ino);
+		cfs_optimistic_file_forget(m->sql.db->optimistic, a->ino);
+	}
 	return r;
 }
 
 /* Another client's change may have the same ctime. */
 static int setattr_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
-	const struct setattr *a = arg;
+	struct setattr *a = arg;
 	const struct cfs_attr *t = &a->attr;
 	struct cfs_attr there;
 	int r = sql_get_node(&m->sql, a->ino, false, &there);
 
 	if (r)
 		return r;
-	return !cfs_timespec_cmp(there.ctime, t->ctime) && there.flags == t->flags &&
-	       there.mode == t->mode && there.uid == t->uid && there.gid == t->gid &&
-	       !cfs_timespec_cmp(there.atime, t->atime) && !cfs_timespec_cmp(there.mtime, t->mtime);
+	if (cfs_timespec_cmp(there.ctime, t->ctime) || there.flags != t->flags ||
+	    there.mode != t->mode || there.uid != t->uid || there.gid != t->gid)
+		return 0;
+	if ((a->set & (CFS_SET_ATIME | CFS_SET_ATIME_NOW)) &&
+	    cfs_timespec_cmp(there.atime, t->atime))
+		return 0;
+	if ((a->set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW)) &&
+	    cfs_timespec_cmp(there.mtime, t->mtime))
+		return 0;
+	a->attr = there;
+	return 1;
 }
 
 int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
@@ -239,8 +285,9 @@ int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		return r;
 	if (a.result < 0)
 		return a.result;
-	cfs_optimistic_file_changed(sql_db(e)->optimistic, ino, &a.attr);
 	*ret = a.attr;
+	/* The known attributes may have another length. */
+	a.old.length = a.attr.length;
 	cfs_usage_owner(ret_usage, &a.old, &a.attr);
 	return 0;
 }

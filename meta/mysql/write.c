@@ -7,27 +7,6 @@
 /* Of its row. */
 enum { OLD_LENGTH, NODE, LIST_BYTES = NODE + SQL_NODE_COLUMNS, COLUMNS };
 
-static void node_row(const int64_t *row, struct cfs_attr *ret)
-{
-	*ret = (struct cfs_attr){
-		.type = (uint8_t)row[0],
-		.flags = (uint8_t)row[1],
-		.mode = (uint16_t)row[2],
-		.uid = (uint32_t)row[3],
-		.gid = (uint32_t)row[4],
-		.atime = sql_time(row[5], row[8]),
-		.mtime = sql_time(row[6], row[9]),
-		.ctime = sql_time(row[7], row[10]),
-		.nlink = (uint32_t)row[11],
-		.length = (uint64_t)row[12],
-		.rdev = (uint32_t)row[13],
-		.parent = (cfs_ino_t)row[14],
-		.access_acl = (uint32_t)row[15],
-		.default_acl = (uint32_t)row[16],
-		.tier = (uint8_t)row[17],
-	};
-}
-
 static int run_batch(struct mysql_conn *m, const struct cfs_ctx *ctx, const struct cfs_commit *k,
 		     int64_t row[COLUMNS])
 {
@@ -70,7 +49,7 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	r = run_batch(m, ctx, a->req, row);
 	if (r <= 0)
 		return r == -EEXIST ? 0 : r;
-	node_row(row + NODE, &a->attr);
+	mysql_node_row(row + NODE, &a->attr);
 	a->records = (unsigned)(row[LIST_BYTES] / CFS_SLICE_BYTES);
 	/*
 	 * Only the parent's usage changes: files with several names take the generic transaction.

@@ -139,13 +139,18 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 
 /* ---- attributes ---- */
 
-/* $1 inode, $2 mode, $3 atime, $4, $5 mtime, $6, $7 ctime, $8; NULL: unchanged */
+/*
+ * $1 inode, $2 mode, $3 atime, $4, $5 mtime, $6, $7 ctime, $8; NULL: unchanged. $9 uid and $10 gid:
+ * what a chown(2) asks for and the inode has already, so that only the ctime changes.
+ */
 static const char setattr_text[] =
 	"UPDATE {node} n SET mode=COALESCE($2,n.mode),atime=COALESCE($3,n.atime),"
 	"atimensec=COALESCE($4,n.atimensec),mtime=COALESCE($5,n.mtime),"
 	"mtimensec=COALESCE($6,n.mtimensec),ctime=$7,ctimensec=$8 "
 	"WHERE n.inode=$1 AND n.flags&3=0 AND COALESCE(n.parent,0)<" PG_TRASH " "
-	"AND ($2 IS NULL OR COALESCE(n.access_acl_id,0)=0) RETURNING {NODE}";
+	"AND ($2 IS NULL OR COALESCE(n.access_acl_id,0)=0) "
+	"AND ($9 IS NULL OR n.uid=$9) AND ($10 IS NULL OR n.gid=$10) "
+	"AND (COALESCE($9,$10) IS NULL OR n.type=2 OR n.mode&3072=0) RETURNING {NODE}";
 
 struct setattr {
 	cfs_ino_t ino;
@@ -164,12 +169,15 @@ static int setattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	struct sql_param params[] = {SQL_I(a->ino),	   SQL_I(a->in->mode & 07777),
 				     SQL_I(sql_us(atime)), SQL_I(sql_sub_us(atime)),
 				     SQL_I(sql_us(mtime)), SQL_I(sql_sub_us(mtime)),
-				     SQL_I(sql_us(ctime)), SQL_I(sql_sub_us(ctime))};
+				     SQL_I(sql_us(ctime)), SQL_I(sql_sub_us(ctime)),
+				     SQL_I(a->in->uid),	   SQL_I(a->in->gid)};
 	int r;
 
 	params[1].null = !(set & CFS_SET_MODE);
 	params[2].null = params[3].null = !(set & (CFS_SET_ATIME | CFS_SET_ATIME_NOW));
 	params[4].null = params[5].null = !(set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW));
+	params[8].null = !(set & CFS_SET_UID);
+	params[9].null = !(set & CFS_SET_GID);
 	r = pg_execute(c, PG_SETATTR, setattr_text, params, CFS_ARRAY_SIZE(params));
 	if (r < 0)
 		return r;
@@ -184,21 +192,47 @@ static int setattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 static void cache_setattr(struct cfs_optimistic *cache, cfs_ino_t ino, const struct cfs_attr *attr)
 {
 	if (attr->type == CFS_TYPE_DIR)
-		cfs_optimistic_dir_forget(cache, ino);
+		cfs_optimistic_dir_remember(cache, ino, attr);
 	else
 		cfs_optimistic_file_changed(cache, ino, attr);
+}
+
+/* A chown(2) to the owner and group that the inode probably has: tar makes one of each directory. */
+static bool keeps_owner(struct cfs_optimistic *cache, cfs_ino_t ino, uint32_t set,
+			const struct cfs_attr *in)
+{
+	struct cfs_attr attr;
+
+	if (!cfs_optimistic_dir_known(cache, ino, &attr) &&
+	    !cfs_optimistic_file_attr(cache, ino, &attr))
+		return false;
+	return (!(set & CFS_SET_UID) || attr.uid == in->uid) &&
+	       (!(set & CFS_SET_GID) || attr.gid == in->gid);
+}
+
+static bool is_simple(struct cfs_optimistic *cache, cfs_ino_t ino, uint32_t set,
+		      const struct cfs_attr *in)
+{
+	const uint32_t owner = CFS_SET_UID | CFS_SET_GID;
+	const uint32_t times = CFS_SET_ATIME | CFS_SET_ATIME_NOW | CFS_SET_MTIME |
+			       CFS_SET_MTIME_NOW | CFS_SET_CTIME;
+
+	set &= ~(uint32_t)CFS_SET_IS_OPEN;
+	if (!(set & owner))
+		return set && !(set & ~(times | CFS_SET_MODE));
+	/* The statement finds no inode that has set-id bits to be cleared. */
+	return !(set & ~(times | owner | CFS_SET_KILL_SUID | CFS_SET_KILL_SGID)) &&
+	       keeps_owner(cache, ino, set, in);
 }
 
 int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
 		  const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
-	const uint32_t simple = CFS_SET_MODE | CFS_SET_ATIME | CFS_SET_ATIME_NOW | CFS_SET_MTIME |
-				CFS_SET_MTIME_NOW | CFS_SET_CTIME;
-	uint32_t loud = set & ~(uint32_t)CFS_SET_IS_OPEN;
 	struct setattr a = {.ino = ino, .set = set, .in = in};
 	int r = PG_UNUSUAL;
 
-	if (loud && !(loud & ~simple) && pg_is_judged(ctx) && !cfs_host_changelog(e->host)) {
+	if (is_simple(sql_db(e)->optimistic, ino, set, in) && pg_is_judged(ctx) &&
+	    !cfs_host_changelog(e->host)) {
 		/* The statement is idempotent: after a lost answer it is simply repeated. */
 		do
 			r = sql_read(sql_db(e), ctx, CFS_META_OP_setattr, setattr, &a);

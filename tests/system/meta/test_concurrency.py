@@ -348,6 +348,51 @@ def group_inherited(a, b, path):
     return [path.name, path.name + ".next"]
 
 
+def seen_by(m, path):
+    st = os.lstat(m / path)
+    return stat.S_IMODE(st.st_mode), st.st_uid, st.st_gid, st.st_mtime, st.st_size
+
+
+def times_set(a, b, path):
+    with open(b / path, "wb") as f:
+        f.write(b"x" * 5000)
+    for p in path, path.parent:
+        os.chown(b / p, 1234, 4321)
+        os.chmod(b / p, 0o2751)
+        os.utime(a / p, (1000, 2000))
+        assert seen_by(a, p) == seen_by(b, p)
+        assert seen_by(b, p)[:4] == (0o2751, 1234, 4321, 2000)
+    assert seen_by(a, path)[4] == 5000
+    return [path.name]
+
+
+def grown(a, b, path):
+    """Nothing that the change depends on is different, but the answer is."""
+    with open(b / path, "wb") as f:
+        f.write(b"x" * 5000)
+    os.utime(a / path, (1000, 2000))
+    assert seen_by(a, path) == seen_by(b, path)
+    assert seen_by(b, path)[3:] == (2000, 5000)
+    return [path.name]
+
+
+def taken_back(a, b, path):
+    for p in path, path.parent:
+        os.chown(b / p, 1234, 4321)
+        os.chmod(b / p, 0o4750)
+        os.chown(a / p, 0, 0)
+        assert seen_by(a, p)[:3] == seen_by(b, p)[:3] == (0o4750 if p == path.parent else 0o750, 0, 0)
+    return [path.name]
+
+
+def cleared(a, b, path):
+    """A chown(2) to the owner that a file has clears its set-id bits, which another mount has set."""
+    os.chmod(b / path, 0o4750)
+    os.chown(a / path, 0, 0)
+    assert seen_by(a, path)[0] == seen_by(b, path)[0] == 0o750
+    return [path.name]
+
+
 def directory_removed(a, b, path):
     os.unlink(b / path)
     os.rmdir(b / path.parent)
@@ -366,7 +411,8 @@ def test_changes_of_the_other_mount_are_not_overlooked(ws, engine, trash_days):
     for i in range(3):
         for change in (
             *(written, linked, renamed, replaced, attributed, given_away),
-            *(group_inherited, directory_removed),
+            *(group_inherited, times_set, grown, taken_back, cleared),
+            directory_removed,
         ):
             path = pathlib.PurePath("%s%d" % (change.__name__, i)) / "f"
             os.mkdir(a / path.parent)

@@ -23,15 +23,15 @@ BUDGET = {
     # Links and rmdir look at the inode first.
     "mysql": dict(
         lookup=1, getattr=1, open=1, readlink=1, getxattr=1, create=1, mkdir=1, symlink=1,
-        link=2, unlink=1, rmdir=2, rename=2, write=1, readdir=1,
+        link=2, unlink=1, rmdir=2, rename=2, write=1, readdir=1, chown=1,
     ),
     "postgres": dict(
         lookup=1, getattr=1, open=1, readlink=1, getxattr=1, create=1, mkdir=1, symlink=1,
-        link=1, unlink=1, rmdir=1, rename=2, write=1, readdir=1,
+        link=1, unlink=1, rmdir=1, rename=2, write=1, readdir=1, chown=2,
     ),
     "redis": dict(
         lookup=1, getattr=1, open=1, readlink=1, getxattr=1, create=1, mkdir=1, symlink=1,
-        link=1, unlink=1, rmdir=1, rename=1, write=1, readdir=2,
+        link=1, unlink=1, rmdir=1, rename=1, write=1, readdir=2, chown=1,
     ),
 }  # fmt: skip
 BUDGET["mysql-multi"] = BUDGET["mysql"]
@@ -213,6 +213,23 @@ def test_what_another_mount_has_changed(engine, top):
     assert usual(engine, changed_directory, new_file) == 2 + engine.budget["lookup"]
     assert usual(engine, name(top, "b"), new_file) == 1 + engine.budget["lookup"]
     assert usual(engine, changed_file, os.unlink) == 2
+
+
+def test_attributes_of_a_new_directory(engine, top):
+    """As tar sets them: of what this mount has made, and nobody else has changed since."""
+
+    def make(i):
+        return made(os.mkdir, "%s/d%d" % (top, i))
+
+    def there(i):
+        return "%s/d%d" % (top, i)
+
+    assert usual(engine, make, lambda path: os.utime(path, (1000, 2000))) == 1
+    assert usual(engine, there, lambda path: os.chown(path, os.getuid(), os.getgid())) == 1
+    assert usual(engine, there, lambda path: os.chown(path, 1234, 4321)) == engine.budget["chown"]
+    assert usual(engine, there, lambda path: os.chmod(path, 0o751)) == 1
+    st = os.lstat(there(TRIES - 1))
+    assert (st.st_mode & 0o7777, st.st_uid, st.st_gid, st.st_mtime) == (0o751, 1234, 4321, 2000)
 
 
 def test_rmdir(engine, top):

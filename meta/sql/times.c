@@ -3,7 +3,10 @@
 #include <errno.h>
 #include <inttypes.h>
 
+#include "base/bytes.h"
 #include "meta/sql/sql-internal.h"
+
+enum { DIRS_TOGETHER = 64 }; /* at most, in one exchange */
 
 /*
  * A single statement needs no explicit transaction, unless the database has a single writer, a
@@ -49,14 +52,17 @@ struct touch_dirs {
 	size_t n;
 };
 
-static int touch_dir(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_dir_time *d)
+static int touch_dir(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_dir_time *d,
+		     bool last)
 {
 	int64_t us = sql_us(d->time), sub = sql_sub_us(d->time), until_us = sql_us(d->until);
+	bool logged = cfs_host_changelog(sql_host(c));
 	struct cfs_attr attr;
-	int r = sql_exec(c, SQL_touch_dir, "iiiiiiiiii", us, sub, us, sub, us, us, (int64_t)d->dir,
-			 until_us, us, until_us);
+	int r = (last || logged ? sql_exec : sql_post)(c, SQL_touch_dir, "iiiiiiiiii", us, sub, us,
+						       sub, us, us, (int64_t)d->dir, until_us, us,
+						       until_us);
 
-	if (r <= 0 || !cfs_host_changelog(sql_host(c)))
+	if (r <= 0 || !logged)
 		return r < 0 ? r : 0;
 	r = sql_get_node(c, d->dir, false, &attr);
 	return r < 0 ? r : sql_log_setattr(c, ctx, d->dir, CFS_SET_MTIME | CFS_SET_CTIME, &attr);
@@ -68,7 +74,7 @@ static int touch_dirs(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	int r = 0;
 
 	for (size_t i = 0; i < a->n && !r; i++)
-		r = touch_dir(c, ctx, &a->v[i]);
+		r = touch_dir(c, ctx, &a->v[i], i + 1 == a->n);
 	return r;
 }
 
@@ -76,12 +82,13 @@ int sql_op_touch_dirs(struct cfs_engine *e, const struct cfs_ctx *ctx, const str
 		      size_t n)
 {
 	/* One transaction for all where no other transaction waits for its locks. */
-	bool all = sql_db(e)->dialect->single_writer || !cfs_host_changelog(e->host);
-	size_t i, step = all ? n : 1;
+	size_t i, step = sql_db(e)->dialect->single_writer ? n
+			 : cfs_host_changelog(e->host)	   ? 1
+							   : DIRS_TOGETHER;
 	int r = 0;
 
 	for (i = 0; i < n && !r; i += step) {
-		struct touch_dirs a = {v + i, step};
+		struct touch_dirs a = {v + i, CFS_MIN(n - i, step)};
 
 		r = change(e, ctx, CFS_META_OP_other, touch_dirs, &a);
 	}

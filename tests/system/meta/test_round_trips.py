@@ -232,6 +232,22 @@ def test_attributes_of_a_new_directory(engine, top):
     assert (st.st_mode & 0o7777, st.st_uid, st.st_gid, st.st_mtime) == (0o751, 1234, 4321, 2000)
 
 
+@pytest.mark.parametrize("engine", ["postgres", "redis"], indirect=True)
+def test_times_of_many_directories(engine, top):
+    """They are stored together. MariaDB gets them one by one, but no program waits for that."""
+    for i in range(8):
+        os.mkdir("%s/m%d" % (top, i))
+    fd = os.open(top, os.O_RDONLY)
+
+    def names(i):
+        os.fsync(fd)
+        for k in range(8):
+            new_file("%s/m%d/f%d" % (top, k, i))
+
+    assert usual(engine, names, lambda _: os.fsync(fd)) <= 2
+    os.close(fd)
+
+
 def test_rmdir(engine, top):
     got = usual(engine, lambda i: made(os.mkdir, "%s/d%d" % (top, i)), os.rmdir)
     assert got == engine.budget["rmdir"]

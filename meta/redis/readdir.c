@@ -20,7 +20,14 @@
 #include "base/bytes.h"
 #include "meta/redis/ops.h"
 
-enum { WINDOW = 256 * 1024, WINDOWS = 32, BATCH = 1000, PAGE = 1000, MAX_TOTAL = 2 * WINDOW };
+enum {
+	WINDOW = 256 * 1024,
+	WINDOWS = 32,
+	BATCH = 1000,
+	PART = 1000,
+	PAGE = 4 * PART,
+	MAX_TOTAL = 2 * WINDOW
+};
 
 struct name {
 	uint16_t len;
@@ -397,38 +404,48 @@ static int deliver_replaced(struct listing *l, const struct name *n)
 	return r;
 }
 
+static void ask_part(const struct listing *l, struct rds_request *q, struct name *const *v,
+		     size_t n)
+{
+	size_t i;
+
+	if (l->attrs) {
+		rds_command_begin(q, 1 + n);
+		rds_words(q, "s", "MGET");
+		for (i = 0; i < n; i++)
+			rds_words(q, "k", "i", cfs_get_be64(v[i]->entry + 1));
+	}
+	rds_command_begin(q, 2 + n);
+	rds_words(q, "sk", "HMGET", "d", l->dir);
+	for (i = 0; i < n; i++)
+		rds_words(q, "b", v[i]->text, (size_t)v[i]->len);
+}
+
 /*
- * Names [at, at + n) of the window. The names are read after the attributes: a name that still has
+ * Names [at, at + n) of the window, in one round trip. The server may do other work between two parts
+ * of it. The names are read after the attributes: a name that still has
  * the inode had it before, so that the inode was there.
  */
 static int deliver_page(struct listing *l, const struct window *w, size_t at, size_t n)
 {
 	struct name *const *v = w->v + at;
-	const redisReply *entries, *entry;
+	size_t i, step = l->attrs ? 2 : 1; /* replies of each part */
+	const redisReply *attr = NULL, *entry;
 	struct rds_request q;
-	size_t i;
 	int r;
 
 	rds_begin(&q, l->e);
-	if (l->attrs) {
-		rds_command_begin(&q, 1 + n);
-		rds_words(&q, "s", "MGET");
-		for (i = 0; i < n; i++)
-			rds_words(&q, "k", "i", cfs_get_be64(v[i]->entry + 1));
-	}
-	rds_command_begin(&q, 2 + n);
-	rds_words(&q, "sk", "HMGET", "d", l->dir);
-	for (i = 0; i < n; i++)
-		rds_words(&q, "b", v[i]->text, (size_t)v[i]->len);
+	for (i = 0; i < n; i += PART)
+		ask_part(l, &q, v + i, CFS_MIN(n - i, (size_t)PART));
 	r = rds_run(&q, l->ctx, CFS_META_OP_readdir);
 	for (i = 0; i < n && !r && !l->stopped; i++) {
-		entries = q.reply[l->attrs ? 1 : 0];
-		entry = rds_element(entries, i);
+		entry = rds_element(q.reply[i / PART * step + step - 1], i % PART);
+		if (l->attrs)
+			attr = rds_element(q.reply[i / PART * step], i % PART);
 		if (l->attrs && rds_is_bytes(entry) && !same_entry(entry, v[i]))
 			r = deliver_replaced(l, v[i]);
 		else
-			r = deliver(l, v[i]->text, v[i]->len, entry,
-				    l->attrs ? rds_element(q.reply[0], i) : NULL);
+			r = deliver(l, v[i]->text, v[i]->len, entry, attr);
 	}
 	rds_end(&q);
 	return r;

@@ -12,6 +12,7 @@
 
 #define N_DOTS	     2
 #define PAGE_ENTRIES 1000
+#define PAGE_MORE    4000 /* of the pages behind the first: each is a wait for the database */
 #define MARKS	     64
 #define STALE_MS     1000 /* oldest page that attributes are taken from when nothing may be cached */
 
@@ -249,22 +250,31 @@ static void add_mark(struct dir *d, uint64_t index, const struct cfs_cursor *cur
 	d->marks[d->n_marks++] = (struct mark){index, *cursor};
 }
 
-/* The page behind `cursor`, whose first entry has this index. */
-static int load_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t index,
-		     const struct cfs_cursor *cursor, bool attrs)
+static size_t page_size(uint64_t index)
 {
+	return index ? PAGE_MORE : PAGE_ENTRIES;
+}
+
+/*
+ * The page behind `cursor`, whose first entry has this index; with attributes, if these are asked for
+ * and it has entry `wanted`.
+ */
+static int load_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t index,
+		     const struct cfs_cursor *cursor, bool attrs, uint64_t wanted)
+{
+	size_t size = page_size(index);
 	int r;
 
 	d->end = *cursor;
 	d->n = d->names_len = d->afters_len = 0;
 	d->first = index;
 	d->loaded = d->no_memory = false;
-	d->attrs = attrs;
+	d->attrs = attrs && wanted < index + size;
 	d->seq = cache_seq(&v->cache);
 	d->read_ms = cfs_now_ms();
 	if (index)
 		add_mark(d, index, cursor);
-	r = cfs_meta_readdir(v->conf.meta, ctx, d->ino, attrs, PAGE_ENTRIES, &d->end, collect, d);
+	r = cfs_meta_readdir(v->conf.meta, ctx, d->ino, d->attrs, size, &d->end, collect, d);
 	if (r < 0)
 		return r;
 	if (d->no_memory && !d->n)
@@ -288,7 +298,7 @@ static int seek_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d
 			first = d->marks[i].index;
 			cursor = d->marks[i].cursor;
 		}
-		r = load_page(v, ctx, d, first, &cursor, attrs && index < first + PAGE_ENTRIES);
+		r = load_page(v, ctx, d, first, &cursor, attrs, index);
 		if (r < 0)
 			return r;
 	}
@@ -297,7 +307,7 @@ static int seek_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d
 			return 1;
 		cursor = d->end;
 		first = d->first + d->n;
-		r = load_page(v, ctx, d, first, &cursor, attrs && index < first + PAGE_ENTRIES);
+		r = load_page(v, ctx, d, first, &cursor, attrs, index);
 		if (r < 0)
 			return r;
 	}

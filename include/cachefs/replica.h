@@ -14,6 +14,10 @@
  * (src/replica/replica-internal.h has the layout). Entries pass the filters of the object store, so
  * those of an encrypted volume are encrypted.
  *
+ * Processes of one machine that replicate the same database file append to one chain: the one that is
+ * not first goes on from the entry of the other. Without conditional writes a lock on
+ * PATH-replica-lock has them take turns.
+ *
  * One writer: entry N is created with CFS_OBJECT_NEW. Of two writers that both follow entry N - 1
  * one creates it; the other one's put fails, and it writes no more. Histories cannot mix, and no put
  * that arrives late can replace an entry.

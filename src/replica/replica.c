@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@ enum {
 	TICK_MS = 400,	  /* from one look at the log to the next */
 	START_MS = 10000, /* for which the start waits for the bucket */
 	CALL_MS = 8000,	  /* of the store */
+	LOCK_MS = 1000,	  /* for the turn of this process */
 	LIST_MS = 60000,
 	LATE_MS = 3000,	       /* without success: a log line */
 	RETRY_MAX_MS = 5000,   /* between tries */
@@ -50,6 +52,7 @@ struct pending {
 struct cfs_replica {
 	struct cfs_replica_conf conf;
 	uint8_t owner[16];
+	int lock_fd; /* of a file beside the database; -1: the bucket keeps writers apart */
 	pthread_t thread;
 
 	pthread_mutex_t lock; /* protects the next ones */
@@ -381,22 +384,45 @@ static int lost_place(struct cfs_replica *r)
 	return -EROFS;
 }
 
+/*
+ * Without conditions one process of the machine at a time looks whether the place is free and takes
+ * it. A process that is stopped there keeps the others from replicating, which they say.
+ */
+static int put_unconditionally(struct cfs_replica *r, const char *key, const struct iovec *iov)
+{
+	cfs_deadline_t turn_by = cfs_deadline_in(LOCK_MS);
+	struct cfs_object_store *o = r->conf.objects;
+	struct cfs_object_info info;
+	int rc;
+
+	while (flock(r->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+		if (errno != EWOULDBLOCK || cfs_deadline_passed(turn_by))
+			return -errno;
+		cfs_backoff(0, 5, 5, turn_by);
+	}
+	rc = o->ops->head(o, key, &info, cfs_deadline_in(CALL_MS));
+	if (rc == -ENOENT)
+		rc = o->ops->put(o, key, iov, 1, CFS_OBJECT_NEW,
+				 cfs_deadline_in(CALL_MS + iov->iov_len / SLOWEST_BYTES_PER_MS));
+	else if (!rc)
+		rc = -EEXIST;
+	flock(r->lock_fd, LOCK_UN);
+	return rc;
+}
+
 static int put_pending(struct cfs_replica *r)
 {
 	struct cfs_object_store *o = r->conf.objects;
 	struct iovec iov = {r->pending.bytes, r->pending.len};
-	struct cfs_object_info info;
 	char key[CHAIN_KEY];
-	int rc = 0;
+	int rc;
 
 	if (!iov.iov_base)
 		return 0;
 	chain_entry_key(r->conf.volume, r->pending.e.number, key);
-	if (!r->conf.conditional) {
-		rc = o->ops->head(o, key, &info, cfs_deadline_in(CALL_MS));
-		rc = rc == -ENOENT ? 0 : rc ? rc : -EEXIST;
-	}
-	if (!rc)
+	if (!r->conf.conditional)
+		rc = put_unconditionally(r, key, &iov);
+	else
 		rc = o->ops->put(o, key, &iov, 1, CFS_OBJECT_NEW,
 				 cfs_deadline_in(CALL_MS + iov.iov_len / SLOWEST_BYTES_PER_MS));
 	if (rc == -EEXIST)
@@ -764,6 +790,8 @@ static cfs_deadline_t turn(struct cfs_replica *r, uint64_t asked, int *ret)
 		note_success(r);
 	} else if (rc == -EINPROGRESS) {
 		note_success(r);
+	} else if (rc == -ESTALE) {
+		pause = 0; /* another process of this machine was first: what it appended is there */
 	} else if (rc != -EROFS) {
 		note_failure(r, rc, begun);
 		pause = CFS_MIN((uint64_t)TICK_MS << CFS_MIN(r->tries, 5u), (uint64_t)RETRY_MAX_MS);
@@ -824,8 +852,25 @@ static int find_owner(const char *path, uint8_t ret[16])
 	return r;
 }
 
+/* It stays when the process ends: a file that is removed would be locked by one process only. */
+static int open_lock(struct cfs_replica *r)
+{
+	cfs_auto_free char *path = NULL;
+
+	if (r->conf.conditional)
+		return 0;
+	if (asprintf(&path, "%s-replica-lock", r->conf.path) < 0) {
+		path = NULL;
+		return -ENOMEM;
+	}
+	r->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	return r->lock_fd < 0 ? -errno : 0;
+}
+
 static void destroy(struct cfs_replica *r)
 {
+	if (r->lock_fd >= 0)
+		close(r->lock_fd);
 	pthread_cond_destroy(&r->wake);
 	pthread_cond_destroy(&r->answered);
 	pthread_mutex_destroy(&r->lock);
@@ -845,6 +890,7 @@ int cfs_replica_start(const struct cfs_replica_conf *conf, struct cfs_replica **
 	r->conf = *conf;
 	r->conf.volume = strdup(conf->volume);
 	r->conf.path = strdup(conf->path);
+	r->lock_fd = -1;
 	r->start_result = 1;
 	atomic_store(&r->is_running, 1);
 	r->started_ms = cfs_now_ms();
@@ -864,6 +910,8 @@ int cfs_replica_start(const struct cfs_replica_conf *conf, struct cfs_replica **
 		rc = -ENOMEM;
 	if (!rc)
 		rc = find_owner(conf->path, r->owner);
+	if (!rc)
+		rc = open_lock(r);
 	if (!rc)
 		rc = cfs_thread_start("replica", run, r, &r->thread);
 	if (rc) {

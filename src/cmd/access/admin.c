@@ -97,21 +97,6 @@ static void taken(void *arg)
 	replication_note_taken(a->meta, a->setting->name);
 }
 
-/* Two processes that append to a chain need a bucket that keeps them apart. */
-static int may_replicate(struct admin *a, const struct replication *how, char err[256])
-{
-	bool mounted = false;
-	int r = how->conditional ? 0 : admin_is_mounted(a, &mounted);
-
-	if (r == 0 && mounted) {
-		snprintf(err, 256,
-			 "the metadata is replicated into a bucket without conditional writes, and "
-			 "a mount may be active: unmount it, or wait for the end of its session");
-		return -EBUSY;
-	}
-	return r;
-}
-
 static int start_replica(struct admin *a, const char *url, const struct admin_opts *o,
 			 char err[256])
 {
@@ -128,8 +113,6 @@ static int start_replica(struct admin *a, const char *url, const struct admin_op
 	struct cfs_replica_conf conf;
 	int r = path ? replication_read(a->meta, &how) : 0;
 
-	if (r == 0 && how.mode != REPLICATION_OFF)
-		r = may_replicate(a, &how, err);
 	if (r < 0 || how.mode == REPLICATION_OFF)
 		return r;
 	r = volume_open_objects_with(a->setting, &own, &a->replica_objects, err);

@@ -178,10 +178,54 @@ static void test_base_beside_entries(void **state)
 	cfs_replica_stop(replica, cfs_deadline_in(10000));
 }
 
+/* ---- a bucket without conditional writes ---- */
+
+static const struct cfs_object_ops *honest;
+
+static int put_always(struct cfs_object_store *o, const char *key, const struct iovec *iov, int n,
+		      unsigned tier, cfs_deadline_t deadline)
+{
+	const struct timespec way = {.tv_nsec = 3000000};
+
+	nanosleep(&way, NULL);
+	return honest->put(o, key, iov, n, tier & ~(unsigned)CFS_OBJECT_NEW, deadline);
+}
+
+/* Two mounts of one database append to one chain: neither replaces an entry of the other. */
+static void test_two_writers_without_conditions(void **state)
+{
+	struct cfs_object_ops ops = *store->ops;
+	struct cfs_replica_conf conf = {
+		.objects = store,
+		.volume = VOLUME,
+		.path = path,
+		.keep_s = 3600,
+	};
+	struct cfs_replica *r[2];
+	char err[256];
+	int i;
+
+	honest = store->ops;
+	ops.put = put_always;
+	store->ops = &ops;
+	for (i = 0; i < 2; i++)
+		assert_int_equal(cfs_replica_start(&conf, &r[i], err), 0);
+	for (i = 0; i < 60; i++) {
+		run("INSERT INTO t(x) VALUES(randomblob(100))");
+		assert_int_equal(cfs_replica_wait(r[i % 2], true, cfs_deadline_in(30000)), 0);
+	}
+	check_restored();
+	for (i = 0; i < 2; i++)
+		cfs_replica_stop(r[i], cfs_deadline_in(10000));
+	check_restored();
+	store->ops = honest;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_base_beside_entries),
+		cmocka_unit_test(test_two_writers_without_conditions),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);

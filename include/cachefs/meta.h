@@ -298,7 +298,7 @@ int cfs_meta_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct c
 int cfs_meta_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		  const char *name, size_t name_len, struct cfs_attr *ret);
 /*
- * O_TMPFILE: makes a file without a name (req->name_len 0), which is to the metadata as one that was
+ * O_TMPFILE: makes a file without a name (req->name_len 0). For the metadata it is a file that was
  * unlinked while this client has it open. cfs_meta_close_ino() ends it, and so does the end of the
  * session. The directory decides about permission, group, ACL and flags; the file counts in the
  * volume and for its owner, not in the directory. -EROFS: there is no session.

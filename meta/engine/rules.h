@@ -18,8 +18,8 @@ int cfs_rules_add_entry(const struct cfs_ctx *ctx, cfs_ino_t dir, const struct c
 int cfs_rules_remove_entry(const struct cfs_ctx *ctx, cfs_ino_t dir, const struct cfs_attr *attr,
 			   const struct cfs_attr *victim);
 /*
- * Attributes of a new inode, mode by umask, ids of ACL rules 0; without a name it has no link. When parent->default_acl is set
- * (and it is not a symlink) the caller then applies cfs_acl_inherit().
+ * Attributes of a new inode, mode by umask, ids of ACL rules 0; without a name it has no link. When
+ * parent->default_acl is set (and it is not a symlink) the caller then applies cfs_acl_inherit().
  */
 void cfs_rules_new_inode(const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 			 const struct cfs_attr *parent, struct cfs_attr *ret);

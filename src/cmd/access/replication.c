@@ -105,7 +105,8 @@ void replication_note_taken(struct cfs_meta *m, const char *volume)
 		r = replication_write(m, &how);
 	}
 	if (r)
-		cfs_warn("the record of replication could not be written: volume=%s error=%s",
+		cfs_warn("the record of replication could not be written, the next mount writes "
+			 "it: volume=%s error=%s",
 			 volume, cfs_errname(r));
 }
 

@@ -101,14 +101,13 @@ static int check_writeback(struct serve *s, enum replication_mode mode, char err
 		return 0;
 	if (mode == REPLICATION_SYNC && !worker_resumes(s->worker)) {
 		snprintf(err, 256,
-			 "writeback answers fsync before the bucket has the data, which the loss "
-			 "of this machine would lose, and the volume has replicate=sync: mount "
+			 "with writeback fsync does not wait until the bucket has the data, as "
+			 "replicate=sync of the volume demands: mount "
 			 "without writeback, or `cachefs config --replicate async`");
 		return -EINVAL;
 	}
-	cfs_warn("writeback: the loss of this machine loses blocks that are not uploaded, also "
-		 "those "
-		 "of files that the replica of the metadata has: volume=%s mount=%s",
+	cfs_warn("writeback: blocks that are not uploaded are lost with this machine, although "
+		 "the replica of the metadata names them: volume=%s mount=%s",
 		 s->setting->name, s->dir);
 	return 0;
 }

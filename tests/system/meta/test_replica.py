@@ -577,8 +577,8 @@ def test_writeback_and_the_promise_of_sync(ws):
     r.ended = True
     ws.run("cachefs", "config", "--replicate", "async", vol.url, check=True)
     mnt = vol.mount(options)
-    mnt.allow("loses blocks that are not uploaded")
-    assert "loses blocks that are not uploaded" in mnt.log()
+    mnt.allow("blocks that are not uploaded are lost")
+    assert "blocks that are not uploaded are lost" in mnt.log()
     # A change of the setting does not end a mount that goes on.
     ws.run("cachefs", "config", "--replicate", "sync", vol.url, check=True)
     mnt.allow("has died, starting another")

@@ -188,20 +188,23 @@ static void get_hot(void)
 static void test_hot_reads(void **state)
 {
 	struct cfs_peer_stats before, after;
+	uint64_t began_ms, renewals;
 	unsigned gets, i;
 
 	(void)state;
 	get_hot();
 	before = stats();
+	began_ms = cfs_now_ms();
 	gets = owner.gets;
 	for (i = 0; i < 500; i++)
 		read_right(i * 7919, 1 + i * 13 % 9000);
 	read_right(0, owner.len);
 	read_right(owner.len - 1, 1);
 	after = stats();
-	/* A lease ends after 5 s, and the next request renews it. */
-	assert_true(owner.gets - gets <= 4);
-	assert_true(after.rdma - before.rdma >= 498);
+	/* A lease ends after 5 s, and the next request renews it; one may be late for its time. */
+	renewals = (cfs_now_ms() - began_ms) / CFS_RDMA_LEASE_MS + 2;
+	assert_true(owner.gets - gets <= renewals);
+	assert_true(after.rdma - before.rdma >= 502 - renewals);
 	assert_int_equal(after.conns_by[CFS_PEER_RDMA], 1);
 	for (i = 0; i < CFS_PEER_E_COUNT; i++)
 		assert_int_equal(after.errors[i], 0);

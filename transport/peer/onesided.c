@@ -728,6 +728,8 @@ static void close_device(struct cfs_onesided *o)
 	atomic_store(&o->has_device, false);
 	for (r = LIST_FIRST(&o->readers); r; r = next_r) {
 		next_r = LIST_NEXT(r, all);
+		if (r->conn) /* `lost` does not follow */
+			r->ask_at_ms = o->t->loop.now_ms;
 		r->conn = NULL;
 		give_up_reads(o, r, UINT64_MAX, true);
 		if (!r->stream)

@@ -127,7 +127,7 @@ static int await_replica(void *arg, bool hurry, cfs_deadline_t deadline)
 	return cfs_replica_wait(arg, hurry, deadline);
 }
 
-static void fenced(void *arg, const char *why)
+__attribute__((noreturn)) static void fenced(void *arg, const char *why)
 {
 	fprintf(stderr, "mount: the replica is another database's: %s\n", why);
 	_exit(9);

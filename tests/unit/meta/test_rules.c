@@ -169,13 +169,20 @@ static void test_new_inode(void **state)
 	assert_int_equal(a.tier, 2);
 	assert_int_equal(a.parent, 5);
 	assert_int_equal(a.ctime.tv_sec, 77);
-	req = (struct cfs_mknod){.type = CFS_TYPE_SYMLINK, .target = "ab", .target_len = 2};
+	req = (struct cfs_mknod){.type = CFS_TYPE_SYMLINK,
+				 .name = "l",
+				 .name_len = 1,
+				 .target = "ab",
+				 .target_len = 2};
 	parent.mode = 0755;
 	cfs_rules_new_inode(&user, &req, &parent, &a);
 	assert_int_equal(a.mode, 0777);
 	assert_int_equal(a.length, 2);
 	assert_int_equal(a.gid, 11);
 	assert_int_equal(a.nlink, 1);
+	req = (struct cfs_mknod){.type = CFS_TYPE_FILE}; /* without a name, O_TMPFILE */
+	cfs_rules_new_inode(&user, &req, &parent, &a);
+	assert_int_equal(a.nlink, 0);
 }
 
 static uint16_t mode_after(const struct cfs_ctx *ctx, uint16_t mode, uint32_t set)

@@ -83,7 +83,7 @@ static void listing_sees_every_lasting_entry_once(void **state)
 	}
 	for (i = 0; i < 5000; i++)
 		assert_int_equal(w->seen[i], 1);
-	assert_true(meta.max_limit <= 1000);
+	assert_true(meta.max_limit <= 4000);
 	close_dir(fh);
 	free(w);
 }

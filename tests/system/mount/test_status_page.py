@@ -229,6 +229,8 @@ def test_a_mount_at_work_in_a_browser(ws, page):
     )
     states = "[...document.querySelectorAll('#members .badge')].map((b) => b.textContent).join()"
     assert page.eval(states).startswith("self,")
+    ways = "[...document.querySelectorAll('#members tbody tr')].map((r) => r.cells[6].textContent).join()"
+    assert page.eval(ways) == "–,tcp"
     assert row(page, "staging", "Staged blocks", 1) == "0"
     make_slow(volume, mnt, "slow")
     wait_until(lambda: row(page, "slow", "mkdir", 3) == "metadata", 30, "the slow request")

@@ -60,7 +60,8 @@ class MysqlProxy(CountingProxy):
     not run, which KILL QUERY does between an error and its handler: the error arrives without a ROLLBACK.
     stop_rollbacks: so many to come are stopped; `reused` counts what such a connection is asked afterwards.
     finds_nothing: (text, statement): such statements that contain the text, which ends with a condition, find
-    no row while the table `nothing` has one. MariaDB answers so when it stops a statement while it plans it.
+    no row while the table `nothing` has one. MariaDB answers so when it stops a statement while it plans it, which
+    `stop` does that is called before such a statement.
     """
 
     def __init__(self, port, version=None, before_commit="", several=True):
@@ -69,7 +70,7 @@ class MysqlProxy(CountingProxy):
         self.lose, self.spoil = None, False
         self.stop_setups, self.no_handler = 0, False
         self.stop_rollbacks, self.reused = 0, 0
-        self.finds_nothing = None
+        self.finds_nothing, self.stop = None, None
         self.error = (1213, b"Deadlock found when trying to get lock; try restarting transaction")
         super().__init__(port)
 
@@ -140,12 +141,14 @@ class MysqlProxy(CountingProxy):
                 text = state["texts"].get(payload[1:5], b"")
             if self.lose and self.lose[0] in text:
                 state["lost"], self.lose = self.lose[1], None
+        if text and self.stop and all(x in text for x in self.finds_nothing):
+            self.stop()
         if payload[0] == COM_STMT_PREPARE and self.no_handler:
             payload = payload.replace(b"BEGIN ROLLBACK; RESIGNAL; END", b"BEGIN RESIGNAL; END")
         if payload[0] == COM_STMT_PREPARE and self.finds_nothing:
             text, statement = self.finds_nothing
             if statement in payload:
-                payload = payload.replace(text, text + b" AND NOT EXISTS(SELECT 1 FROM nothing WHERE SLEEP(.05)=0)")
+                payload = payload.replace(text, text + b" AND NOT EXISTS(SELECT 1 FROM nothing WHERE SLEEP(0)=0)")
         if payload[0] == COM_STMT_PREPARE and b"NOT ATOMIC" in payload:
             return payload.replace(b"COMMIT;", self.before_commit.encode() + b"COMMIT;")
         if is_multi(payload) and self.spoil:

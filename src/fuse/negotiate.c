@@ -30,8 +30,8 @@ static void choose(struct cfs_fuse *f, struct fuse_conn_info *conn)
 	conn->max_write = f->conf.max_io;
 	conn->max_read = f->conf.max_io; /* must repeat the mount option */
 	conn->time_gran = 1;
-	conn->max_background = 128;
-	conn->congestion_threshold = 96;
+	conn->max_background = 64;
+	conn->congestion_threshold = 48;
 	agreement_caps(&f->conf, &on, &off);
 	conn->want = (conn->want & ~(unsigned)off) | (conn->capable & (unsigned)on);
 }

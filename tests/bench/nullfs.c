@@ -508,8 +508,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	conn->max_write = MAX_IO;
 	conn->max_read = MAX_IO;
 	conn->time_gran = 1;
-	conn->max_background = 128;
-	conn->congestion_threshold = 96;
+	conn->max_background = 64;
+	conn->congestion_threshold = 48;
 	want(conn, FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO, true);
 	want(conn, FUSE_CAP_PARALLEL_DIROPS, true);
 	want(conn, FUSE_CAP_ATOMIC_O_TRUNC, true);

@@ -282,7 +282,7 @@ static int charge_new_inode(struct cfs_meta *m, const struct cfs_ctx *ctx,
 
 /* After the checks; fn: of the engine, for a name or for none. */
 static int make_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
-		      __typeof__(((struct cfs_engine_ops *)NULL)->mknod) fn, struct cfs_entry *ret)
+		      cfs_engine_mknod_fn *fn, struct cfs_entry *ret)
 {
 	struct cfs_usage usage = {0};
 	struct cfs_reservation reserved;
@@ -372,8 +372,7 @@ static int charge_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 }
 
 static int do_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
-		   const char *name, size_t len,
-		   __typeof__(((struct cfs_engine_ops *)NULL)->link) fn, struct cfs_attr *ret)
+		   const char *name, size_t len, cfs_engine_link_fn *fn, struct cfs_attr *ret)
 {
 	struct cfs_usage usage = {0};
 	struct cfs_reservation reserved = {0};

@@ -108,6 +108,12 @@ typedef int (*cfs_engine_quota_fn)(void *arg, const struct cfs_quota *q);
 #define CFS_CTX const struct cfs_ctx *ctx
 #define CFS_ENG struct cfs_engine *e
 
+/* Of an inode with a name and of one without. */
+typedef int cfs_engine_mknod_fn(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_t ino,
+				struct cfs_entry *ret, struct cfs_usage *ret_usage);
+typedef int cfs_engine_link_fn(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_ino_t parent, const char *name,
+			       size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage);
+
 struct cfs_engine_ops {
 	const char *name; /* "sqlite3" */
 	bool inline_usage;
@@ -183,10 +189,8 @@ struct cfs_engine_ops {
 	 * leave its record alone (the core stores the times by touch_dirs).
 	 */
 	/* ino: allocated by the core. -EEXIST fills *ret. */
-	int (*mknod)(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_t ino,
-		     struct cfs_entry *ret, struct cfs_usage *ret_usage);
-	int (*link)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_ino_t parent, const char *name, size_t len,
-		    struct cfs_attr *ret, struct cfs_usage *ret_usage);
+	cfs_engine_mknod_fn *mknod;
+	cfs_engine_link_fn *link;
 	int (*unlink)(CFS_ENG, CFS_CTX, const struct cfs_engine_remove *req,
 		      struct cfs_removed *ret, struct cfs_usage *ret_usage);
 	int (*rmdir)(CFS_ENG, CFS_CTX, const struct cfs_engine_remove *req, struct cfs_removed *ret,
@@ -205,14 +209,12 @@ struct cfs_engine_ops {
 			 struct cfs_usage *ret_usage);
 	int (*each_parent)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_engine_parent_fn fn, void *arg);
 	/* As cfs_meta_make_unnamed: a sustained entry of this session stands for the name. */
-	int (*make_unnamed)(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_t ino,
-			    struct cfs_entry *ret, struct cfs_usage *ret_usage);
+	cfs_engine_mknod_fn *make_unnamed;
 	/*
 	 * As cfs_meta_link_unnamed. The sustained entry goes in the same transaction: JuiceFS ends
 	 * the inodes of a dead session without a look at their links.
 	 */
-	int (*link_unnamed)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_ino_t parent, const char *name,
-			    size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage);
+	cfs_engine_link_fn *link_unnamed;
 
 	/* -- data -- */
 	/* Raw records: *ret malloc'ed, count * 24 bytes; returns the count. */

@@ -3,11 +3,11 @@
  * The record of a member as text in the registry. A failure here splits a group whose members have
  * different versions, or lets one damaged record end the others.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

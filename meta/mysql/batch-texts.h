@@ -2,34 +2,34 @@
 /*
  * Batches, operations of one round trip each: BATCH(id, text). No include guard.
  *
- * There are two ways to send a batch, and each defines these words: a prepared compound statement
- * (compound.c), or a multi-statement query (multi.c). The batch makes its changes, checks that the
- * values the caller's decision was based on are unchanged (optimistic check), commits, and returns a
- * row of integers on request. A changed value is an error.
+ * A batch is sent as a prepared compound statement (compound.c), or as a multi-statement query
+ * (multi.c); both files define the macros below. The batch makes its changes, checks that the values
+ * which the caller has read are unchanged (optimistic check), commits, and returns a row of integers
+ * on request. A changed value makes the batch fail and roll back.
  *
- *	BEGIN_CHANGE		its parameters and what a compound statement declares
- *	PARAM(name)		the next parameter, by this name, p_..., hereafter; others are a ?
- *	CHANGE			its statements, each with "; " behind it
- *	WHEN(c) ELSE END_WHEN	c: a ?, or a name, alone (not 0) or with "=" and a digit behind it
- *	MUST			the statement before has found its one row
- *	SURE			the same, where a stopped statement may find none without an error
- *	CLEAR(table, ino)	deletes the rows of an inode that there may be
- *	NOT_IF(condition)	of subqueries
- *	LOCK(rows)		nothing but a lock, of rows that there may be
- *	IF_DIR_IS(lock)		p_dir is there as expected: 8 parameters
- *	READ(columns, into, from, at)	at: the place of the first of them in the answer
- *	LEFT_CHUNKS(ino, at)	remembers a file's chunks for deletion: 2 parameters, 1 column
- *	COMMIT_..		the end, with the answer: _DIR: if asked for by a last parameter
+ *	BEGIN_CHANGE		begins the batch; PARAM and DECLARE_.. follow
+ *	PARAM(name)		names the next parameter (p_...); parameters without a name are a ?
+ *	CHANGE			begins the transaction; each statement ends with "; "
+ *	WHEN(c) ELSE END_WHEN	c: a ? or a name; true when not 0, or when equal to a digit ("p_type=2")
+ *	MUST			fails unless the previous statement has changed exactly one row
+ *	SURE			MUST, only where a stopped statement reports 0 rows and no error
+ *	CLEAR(table, ino)	deletes the inode's rows, if there are any
+ *	NOT_IF(condition)	fails if the condition, of subqueries, is true
+ *	LOCK(rows)		locks the rows that exist, and does nothing else
+ *	IF_DIR_IS(lock)		fails unless the row of p_dir is as expected: 8 parameters
+ *	READ(columns, into, from, at)	at: index of the first column in the answer
+ *	LEFT_CHUNKS(ino, at)	records a file's chunks for deletion: 2 parameters, 1 column
+ *	COMMIT_..		commits and answers; _DIR: only when the last parameter asks for it
  *
  * Locks are taken in the order of the generic transactions: nodes, names, and the parent last, by a
  * relative update when its nlink changes. Otherwise the parent is only locked against removal until
- * the commit, so that a directory which rmdir has found empty gets no entry meanwhile.
+ * the commit: a directory that rmdir has found empty gets no entry.
  *
  * A name is found by (parent, name); inode+0 keeps the optimizer from considering the index on
  * inode.
  *
- * Braces as in meta/sql/statements.h, {CERTIFY_DIR}, {CLOSE_DIR} and {STILL_IN} (mysql.c), and the
- * macros below.
+ * Names in braces: those of meta/sql/statements.h, {CERTIFY_DIR}, {CLOSE_DIR} and {STILL_IN}
+ * (mysql.c), and the macros below.
  */
 #ifndef MYSQL_BATCH_MACROS
 #define MYSQL_BATCH_MACROS
@@ -43,20 +43,19 @@
 	"COALESCE(n.parent,0)=? AND COALESCE(n.access_acl_id,0)=? AND "                            \
 	"COALESCE(n.default_acl_id,0)=? AND COALESCE(n.tier_id,0)=?"
 #define DIR_COLUMNS "n.nlink,n.atime,n.mtime,n.ctime,n.atimensec,n.mtimensec,n.ctimensec"
-#define KEPT	    "{KEEP_LATE}"
-/* The directory gets a name. */
-#define KEEP_DIR IF_DIR_IS(KEPT) "{CERTIFY_DIR}"
+/* For a batch that adds a name: keeps the directory from being removed until the commit. */
+#define KEEP_DIR IF_DIR_IS("{KEEP_LATE}") "{CERTIFY_DIR}"
 /* The attributes that decided the outcome of a removal: 7 parameters. */
 #define VICTIM_IS "inode=p_ino AND type=p_type AND " STILL
 #define STILL                                                                                      \
 	"flags=? AND mode=? AND uid=? AND gid=? AND nlink=? AND "                                  \
 	"length=? AND COALESCE(parent,0)=?"
-/* For a directory: checks that it has no entries, and deletes its other rows. */
+/* If p_ino is a directory: fails if it has entries, and deletes its statistics and quota. */
 #define EMPTY                                                                                      \
 	WHEN("p_type=2")                                                                           \
 	"{CLOSE_DIR}" NOT_IF("EXISTS(SELECT 1 FROM {edge} WHERE parent=p_ino)")                    \
 		CLEAR("{dir_stats}", "p_ino") CLEAR("{dir_quota}", "p_ino") END_WHEN
-/* The rest of a commit, from the condition on the file's row. */
+/* The rest of the batch of a write, from the condition on the file's row on. */
 #define WRITTEN_IF(condition)                                                                      \
 	"WHERE inode=p_ino AND type=1 AND (length>=p_end OR COALESCE(parent,0)<>0)" condition      \
 	"; " MUST "INSERT INTO {chunk}(inode,indx,slices) VALUES(p_ino,p_indx,?) "                 \
@@ -90,7 +89,7 @@ BATCH(trash,
 	"UPDATE {edge} SET parent=?,name=? WHERE parent=p_dir AND name=? AND inode+0=p_ino; "
 	MUST TOUCH IF_DIR_IS("") COMMIT_DIR)
 
-/* Deletes an inode with one name that is not open. The last column: it has left chunks. */
+/* Deletes an inode with one name that is not open. Last column: 1 when it has left chunks. */
 BATCH(remove,
 	BEGIN_CHANGE PARAM("p_dir") PARAM("p_ino") PARAM("p_type")
 	DECLARE_LEFT CHANGE
@@ -102,8 +101,8 @@ BATCH(remove,
 	TOUCH IF_DIR_IS("") COMMIT_DIR_LEFT)
 
 /*
- * Not for a growing file with several names: the set of its directories must not change meanwhile.
- * Columns: the length before, {NODE} after, the length of the chunk's list.
+ * Fails for a growing file with several names: the usage of all its directories changes, and these
+ * are not locked. Columns: the length before, {NODE} after, the length of the chunk's list.
  */
 BATCH(write,
 	BEGIN_CHANGE PARAM("p_ino") PARAM("p_indx") PARAM("p_id")
@@ -112,7 +111,7 @@ BATCH(write,
 	"UPDATE {node} SET length=GREATEST(length,p_end),mtime=?,mtimensec=?,ctime=?,ctimensec=? "
 	WRITTEN_IF(""))
 
-/* The same with attributes, each behind a condition. Not for a new mode of a file with an ACL. */
+/* A write with attribute changes. Fails for a change of mode of a file with an ACL. */
 BATCH(write_attrs,
 	BEGIN_CHANGE PARAM("p_ino") PARAM("p_indx") PARAM("p_id")
 	PARAM("p_end") PARAM("p_chmod") PARAM("p_touch") DECLARE_WRITTEN CHANGE
@@ -121,7 +120,6 @@ BATCH(write_attrs,
 	"mode=IF(p_chmod,?,mode),uid=IF(?,?,uid),gid=IF(?,?,gid),atime=IF(p_touch,?,atime),"
 	"atimensec=IF(p_touch,?,atimensec) "
 	WRITTEN_IF(" AND (p_chmod=0 OR COALESCE(access_acl_id,0)=0)"))
-
 
 /* Adds another name. */
 BATCH(link,
@@ -132,9 +130,9 @@ BATCH(link,
 	KEEP_DIR COMMIT_ONLY)
 
 /*
- * Moves p_ino from p_src to p_dir. The target name may lead to p_old, of p_type, which is moved to
- * the trash, or deleted as in remove. p_before: p_old is locked first. The column: it has left
- * chunks.
+ * Moves p_ino from p_src to p_dir. If the target name leads to p_old, of p_type, that inode is moved
+ * to the trash, or deleted as in remove. p_before: p_old is locked first. Column: 1 when p_old has
+ * left chunks.
  */
 BATCH(rename,
 	BEGIN_CHANGE PARAM("p_src") PARAM("p_dir") PARAM("p_ino")
@@ -164,7 +162,7 @@ BATCH(rename,
 	NOT_IF("NOT EXISTS(SELECT 1 FROM {node} n WHERE n.inode=p_src AND " DIR_STILL ")")
 	KEEP_DIR COMMIT_LEFT)
 
-/* Attributes, of an inode without an ACL. Columns: {NODE} after. */
+/* Sets attributes of an inode without an ACL. Columns: {NODE} after. */
 BATCH(setattr,
 	BEGIN_CHANGE PARAM("p_ino") PARAM("p_atime") PARAM("p_mtime") DECLARE_NODE CHANGE
 	"UPDATE {node} SET flags=?,mode=?,uid=?,gid=?,ctime=?,ctimensec=?,"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations of one round trip each; their texts: batch-texts.h. */
+/* Runs operations of one round trip each: attempts, lost answers. Their SQL: batch-texts.h. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 #define RETRY_BASE_MS 1
 #define RETRY_MAX_MS  32
-/* Backoff while no connection can be made. */
+/* Backoff while the server cannot be reached. */
 #define LOST_BASE_MS 16
 #define LOST_MAX_MS  1000
 
@@ -35,7 +35,7 @@ int mysql_batch_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, 
 				  : mysql_compound_run(m, id, row, n, &params);
 	if (r > 0)
 		return r;
-	/* The transaction may be open still, and the next one would commit it. */
+	/* The transaction may still be open; the next START TRANSACTION would commit it. */
 	if ((r && r != -EEXIST && r != -EAGAIN) || mysql_run(m, "ROLLBACK"))
 		m->sql.broken = true;
 	return r;
@@ -91,37 +91,38 @@ void mysql_dir_changed(struct sql_db *db, cfs_ino_t ino, int done,
 
 /* ---- attempts ---- */
 
-/* of: a copy of the operation as it was when the answer to it was lost, or NULL. */
-struct tries {
+/* saved: a copy of the operation's argument, taken when an answer was lost; else NULL. */
+struct attempts {
 	unsigned n, round_trips;
-	bool lost; /* by the last attempt */
-	void *of;
+	bool lost; /* the answer to the last attempt was lost */
+	void *saved;
 	size_t size;
 };
 
-static int keep(struct tries *t, const void *arg)
+static int save_lost(struct attempts *t, const void *arg)
 {
-	if (!t->of)
-		t->of = malloc(t->size);
-	if (!t->of)
+	if (!t->saved)
+		t->saved = malloc(t->size);
+	if (!t->saved)
 		return -ENOMEM;
-	memcpy(t->of, arg, t->size);
+	memcpy(t->saved, arg, t->size);
 	t->lost = true;
 	return -ENOTCONN;
 }
 
-static int ask(struct mysql_conn *m, const struct cfs_ctx *ctx, mysql_batch_fn applied, void *arg,
-	       const struct tries *t)
+/* Asks the database whether the attempt with the lost answer was committed. */
+static int probe(struct mysql_conn *m, const struct cfs_ctx *ctx, mysql_batch_fn applied, void *arg,
+		 const struct attempts *t)
 {
-	int r = applied(m, ctx, t->of);
+	int r = applied(m, ctx, t->saved);
 
 	if (r > 0)
-		memcpy(arg, t->of, t->size);
+		memcpy(arg, t->saved, t->size);
 	return r;
 }
 
 static int try_once(struct sql_conn *c, const struct cfs_ctx *ctx, mysql_batch_fn fn,
-		    mysql_batch_fn applied, void *arg, struct tries *t)
+		    mysql_batch_fn applied, void *arg, struct attempts *t)
 {
 	struct mysql_conn *m = mysql_conn(c);
 	int r = 0;
@@ -130,17 +131,17 @@ static int try_once(struct sql_conn *c, const struct cfs_ctx *ctx, mysql_batch_f
 	c->round_trips = 0;
 	c->deadline = ctx->deadline;
 	if (t->lost)
-		r = ask(m, ctx, applied, arg, t);
+		r = probe(m, ctx, applied, arg, t);
 	if (r >= 0)
 		t->lost = false;
 	if (!r) {
 		m->sent = false;
 		r = fn(m, ctx, arg);
 		if (r == -ENOTCONN && m->sent)
-			r = keep(t, arg);
-		/* The server may still have been executing the operation when it was asked. */
-		else if (!r && t->of)
-			r = ask(m, ctx, applied, arg, t);
+			r = save_lost(t, arg);
+		/* The lost attempt may have been committed after the first probe. */
+		else if (!r && t->saved)
+			r = probe(m, ctx, applied, arg, t);
 	}
 	t->round_trips += c->round_trips;
 	return r;
@@ -149,7 +150,7 @@ static int try_once(struct sql_conn *c, const struct cfs_ctx *ctx, mysql_batch_f
 int mysql_batch(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 		mysql_batch_fn fn, mysql_batch_fn applied, void *arg, size_t size)
 {
-	struct tries t = {.size = size};
+	struct attempts t = {.size = size};
 	struct sql_conn *c;
 	int r;
 
@@ -173,7 +174,7 @@ int mysql_batch(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op o
 			break;
 		}
 	}
-	free(t.of);
+	free(t.saved);
 	cfs_host_count(db->engine.host, op, t.round_trips, t.n);
 	return r;
 }

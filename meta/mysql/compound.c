@@ -3,10 +3,10 @@
  * Batches as prepared compound statements: MariaDB accepts several statements with parameters in
  * BEGIN NOT ATOMIC as one statement, which is parsed once per connection.
  *
- * It rolls its transaction back before an error reaches the client. The exception are statements
- * stopped from outside (KILL QUERY, max_statement_time): such errors run no handler, and
- * the connection is closed to end the transaction (conn.c). A KILL QUERY between another error and
- * its handler stops the handler, and the client gets that error: batch.c rolls back as well.
+ * The compound statement rolls back before it returns an error. A statement stopped from outside
+ * (KILL QUERY, max_statement_time) runs no handler: the connection is closed, which ends the
+ * transaction (conn.c). A KILL QUERY between another error and its handler stops the handler, and
+ * the client gets the other error: batch.c sends ROLLBACK after each error.
  */
 #include <errno.h>
 #include <mysqld_error.h>
@@ -19,31 +19,31 @@
 #define MAX_NAMES   16
 #define MAX_PLACES  100
 
-/* ---- the words of batch-texts.h ---- */
+/* ---- the macros of batch-texts.h ---- */
 
 #define BEGIN_CHANGE                                                                               \
 	"BEGIN NOT ATOMIC "                                                                        \
 	"DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END; "                    \
 	"BEGIN "
-/* The text between a mark and a semicolon is not part of the statement. */
+/* MARK, a name and a semicolon declare a parameter; they are not part of the statement. */
 #define MARK		  '\001'
 #define PARAM(name)	  "\001" name ";"
 #define CHANGE		  "START TRANSACTION READ WRITE; "
 #define COMMIT		  "{STILL_IN}COMMIT; "
 #define END_COMPOUND	  " END; END"
-#define GIVE_UP		  "SIGNAL SQLSTATE '45000'; "
+#define FAIL		  "SIGNAL SQLSTATE '45000'; "
 #define WHEN(condition)	  "IF " condition " THEN "
 #define ELSE		  "ELSE "
 #define END_WHEN	  "END IF; "
-#define NOT_IF(condition) WHEN(condition) GIVE_UP END_WHEN
+#define NOT_IF(condition) WHEN(condition) FAIL END_WHEN
 #define MUST		  NOT_IF("ROW_COUNT()<>1")
 #define SURE		  MUST
 #define DECLARE_LOCK	  "DECLARE p_x INT; "
 #define LOCK(rows)	  "SELECT 1 INTO p_x FROM " rows " FOR UPDATE; "
 
 /*
- * MariaDB answers a DELETE or UPDATE that it stops while it plans it as one that found no row, and
- * goes on with the next statement. It does not go on behind the condition of an IF.
+ * A DELETE or UPDATE that MariaDB stops during planning reports no error and 0 rows, and the next
+ * statement runs. So rows are searched first: a stopped IF condition ends the compound statement.
  */
 #define CLEAR(table, ino)                                                                          \
 	WHEN("EXISTS(SELECT 1 FROM " table " WHERE inode=" ino ")")                                \
@@ -52,16 +52,16 @@
 #define READ(columns, into, from, at) "SELECT " columns " INTO " into " FROM " from "; "
 
 /*
- * The conditions are not in the WHERE clause, where the optimizer would consider each of them at
- * every run. A row that an IF reads is locked, shared, also where no lock is requested; therefore
- * the parent is last.
+ * The conditions are in the SELECT list: in a WHERE clause, the optimizer would consider each of
+ * them at every run. A query in an IF locks its row (shared), also without a lock clause; therefore
+ * the parent is checked last.
  */
 #define IF_DIR_IS(lock)                                                                            \
 	NOT_IF("(SELECT " DIR_STILL " FROM {node} n WHERE n.inode=p_dir" lock ") IS NOT TRUE")
 
 /*
  * A result row costs the server as much as an INSERT, so it is sent only on request. It is sent
- * after COMMIT; before it, the client would be woken up twice.
+ * after COMMIT: a row before COMMIT would wake up the client twice.
  */
 #define DIR_VARIABLES "@d1,@d2,@d3,@d4,@d5,@d6,@d7"
 #define COMMIT_DIR_ROW(condition, more)                                                            \
@@ -81,7 +81,7 @@
 	"SET p_left=1; "                                                                           \
 	"INSERT IGNORE INTO {delfile}(inode,length,expire) VALUES(" ino ",?,?); " END_WHEN
 
-/* As many as {NODE} has columns. */
+/* One variable for each column of {NODE}. */
 #define NODE_VARIABLES                                                                             \
 	"p_n1,p_n2,p_n3,p_n4,p_n5,p_n6,p_n7,p_n8,p_n9,p_n10,p_n11,p_n12,p_n13,p_n14,p_n15,p_n16,"  \
 	"p_n17,p_n18"
@@ -97,8 +97,9 @@ static const char *const texts[] = {
 /* ---- running ---- */
 
 /*
- * Replaces each use of a named parameter by a ?, and sends its value for each: a variable of the
- * compound statement would cost more. s gets the place of each parameter, ret the text.
+ * Replaces each use of a named parameter by a ?. Its value is sent once per use: a variable of the
+ * compound statement would cost more. s->place: for each ?, the number of its parameter; ret: the
+ * text.
  */
 static int place_params(struct mysql_stmt *s, const char *text, char *ret)
 {
@@ -169,7 +170,7 @@ static int set_params(struct mysql_stmt *s, const struct mysql_params *params)
 	return r;
 }
 
-/* Reads the result that has columns; the others belong to the compound statement itself. */
+/* Reads the row of the current result. */
 static int read_row(MYSQL_STMT *handle, int64_t *row, unsigned n)
 {
 	MYSQL_BIND bind[MAX_COLUMNS] = {0};
@@ -206,7 +207,7 @@ static int run(struct mysql_stmt *s, int64_t *row, unsigned n)
 			r = read_row(s->handle, row, n);
 		more = mysql_stmt_next_result(s->handle);
 	} while (!more);
-	/* An error of a statement after the row, such as COMMIT. */
+	/* more > 0: a statement after the row has failed. */
 	return more > 0 ? -EIO : r;
 }
 
@@ -225,7 +226,7 @@ int mysql_compound_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *ro
 	m->sql.round_trips++;
 	r = run(s, row, n);
 	code = r < 0 ? mysql_stmt_errno(s->handle) : 0;
-	/* It was stopped before COMMIT, without an error. */
+	/* The server stopped the batch before COMMIT and reported no error. */
 	if (r > 0 && m->handle->server_status & SERVER_STATUS_IN_TRANS)
 		return -ENOTCONN;
 	if (code == ER_SIGNAL_EXCEPTION)

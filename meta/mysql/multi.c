@@ -20,9 +20,9 @@
 #define MAX_DEPTH      6
 #define MAX_STATEMENTS 24
 
-/* ---- the words of batch-texts.h ---- */
+/* ---- the macros of batch-texts.h ---- */
 
-/* Marks; the text of each ends with a semicolon. */
+/* Marks in the text; the argument of PARAM, WHEN and TAKE follows, and ends with a semicolon. */
 enum { M_PARAM = 1, M_WHEN, M_ELSE, M_END, M_TAKE, M_COMMIT };
 
 #define BEGIN_CHANGE	""
@@ -35,7 +35,7 @@ enum { M_PARAM = 1, M_WHEN, M_ELSE, M_END, M_TAKE, M_COMMIT };
 #define TAKE(at) "\005" at ";"
 #define COMMIT	 "\006COMMIT; "
 
-/* 2^64-1 and one more if it is true. */
+/* 2^64-1 plus 1 when the condition is true: the sum is out of range. */
 #define FAIL_IF(condition) "18446744073709551615+(" condition ")"
 #define MUST		   "SET @c=" FAIL_IF("ROW_COUNT()<>1") "; "
 #define SURE		   ""
@@ -85,9 +85,9 @@ struct query {
 		const struct sql_param *param;
 	} name[MAX_NAMES];
 	unsigned n_names;
-	bool on[MAX_DEPTH]; /* the body of the WHEN is sent; [0]: outside of any */
+	bool on[MAX_DEPTH]; /* whether the body of the WHEN at this depth is sent; [0]: true */
 	unsigned depth;
-	int take[MAX_STATEMENTS]; /* where in the answer, or -1 */
+	int take[MAX_STATEMENTS]; /* index of the statement's first column in the answer, or -1 */
 	unsigned n_statements, commit;
 };
 
@@ -108,7 +108,7 @@ static const struct sql_param *find_param(struct query *k, const char *name, siz
 	return NULL;
 }
 
-/* Evaluates a mark; text: behind it, of len bytes. */
+/* Evaluates a mark; text, len: its argument. */
 static int mark(struct query *k, char what, const char *text, size_t len)
 {
 	const struct sql_param *p;
@@ -199,7 +199,7 @@ static int write_query(struct query *k, const char *text, struct mysql_text *out
 
 /* ---- running ---- */
 
-/* One row at most. */
+/* Copies the first row, if there is one, to the answer. */
 static int take_row(struct mysql_conn *m, MYSQL_RES *rows, int at, int64_t *row, unsigned n)
 {
 	unsigned columns = mysql_num_fields(rows), i;
@@ -234,8 +234,8 @@ static int take(struct mysql_conn *m, int at, int64_t *row, unsigned n)
 }
 
 /*
- * Reads the answers of all statements. ret_committed: the COMMIT has succeeded. A later error then
- * counts as a lost answer, and the operation must not be retried.
+ * Reads the answers of all statements. ret_committed: the COMMIT has succeeded. The caller treats a
+ * later error as a lost answer, and does not retry the operation.
  */
 static int run(struct mysql_conn *m, const struct query *k, int64_t *row, unsigned n,
 	       bool *ret_committed)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commit of a slice in one round trip. */
+/* Commits a slice in one round trip. */
 #include <errno.h>
 
 #include "mysql-internal.h"
 
-/* Of its row. */
+/* Columns of the batch's answer. */
 enum { OLD_LENGTH, NODE, LIST_BYTES = NODE + SQL_NODE_COLUMNS, COLUMNS };
 
 static int run_batch(struct mysql_conn *m, const struct cfs_ctx *ctx, const struct cfs_commit *k,
@@ -52,7 +52,8 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	mysql_node_row(row + NODE, &a->attr);
 	a->records = (unsigned)(row[LIST_BYTES] / CFS_SLICE_BYTES);
 	/*
-	 * Only the parent's usage changes: files with several names take the generic transaction.
+	 * Cannot fail: a growing file has one parent here, as one with several names takes the
+	 * generic transaction.
 	 */
 	(void)sql_usage_length(&m->sql, a->req->ino, &a->attr, (uint64_t)row[OLD_LENGTH],
 			       &a->usage);
@@ -61,7 +62,7 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 
 static int commit_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
-	return -EINPROGRESS; /* asked by the caller, with find_commit */
+	return -EINPROGRESS; /* the caller asks find_commit */
 }
 
 int mysql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,

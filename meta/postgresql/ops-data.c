@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Changes of one inode in one statement: commits of slices, and attributes. */
+/* Commits of slices and changes of attributes, each in one statement. */
 #include <errno.h>
 
 #include "base/log.h"
@@ -8,11 +8,11 @@
 /* ---- commit of a slice ---- */
 
 /*
- * A growing file with several names takes the generic transaction: the set of its directories must
- * not change meanwhile.
+ * A growing file with several names takes the generic transaction: the usage of all its directories
+ * changes, and these are not locked.
  *
- * $1 inode, $2 chunk, $3 record, $4 slice, $5 its size, $6 end of what was written, $7 mtime and $8
- * the ns below, $9 ctime and $10 the ns below. Returns the inode before the change.
+ * $1 inode, $2 chunk, $3 record, $4 slice, $5 its size, $6 end of the written range, $7 mtime in us
+ * and $8 the ns below, $9 ctime in us and $10 the ns below. Returns the inode before the change.
  */
 #define COMMIT_TEXT(condition, changes)                                                            \
 	"WITH n AS (SELECT n.* FROM {node} n WHERE n.inode=$1 FOR UPDATE),"                        \
@@ -26,7 +26,8 @@
 	"SELECT {NODE},(SELECT bytes FROM c) FROM n"
 static const char commit_text[] = COMMIT_TEXT("", "");
 /*
- * Also $11 mode, $12 uid, $13 gid, $14 atime, $15; NULL: unchanged. A rule changes with its mode.
+ * The same with $11 mode, $12 uid, $13 gid, $14 and $15 atime; NULL: unchanged. A change of mode of a
+ * file with an ACL takes the generic transaction, which changes the ACL too.
  */
 static const char commit_attrs_text[] =
 	COMMIT_TEXT(" AND ($11 IS NULL OR COALESCE(n.access_acl_id,0)=0)",
@@ -129,7 +130,7 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 	if (r == PG_UNUSUAL)
 		return sql_op_commit_slice(e, ctx, c, ret_records, ret_usage);
 	if (r < 0)
-		return r; /* PG_UNKNOWN as it is */
+		return r; /* the caller asks find_commit after PG_UNKNOWN */
 	cfs_optimistic_file_changed(sql_db(e)->optimistic, c->ino, &a.attr);
 	c->attr = a.attr;
 	*ret_records = a.records;
@@ -140,8 +141,9 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 /* ---- attributes ---- */
 
 /*
- * $1 inode, $2 mode, $3 atime, $4, $5 mtime, $6, $7 ctime, $8; NULL: unchanged. $9 uid and $10 gid:
- * what a chown(2) asks for and the inode has already, so that only the ctime changes.
+ * $1 inode, $2 mode, $3 and $4 atime, $5 and $6 mtime, $7 and $8 ctime; NULL: unchanged. $9 uid and
+ * $10 gid of a chown(2): the statement finds the inode only when it has them already, and changes the
+ * ctime.
  */
 static const char setattr_text[] =
 	"UPDATE {node} n SET mode=COALESCE($2,n.mode),atime=COALESCE($3,n.atime),"
@@ -197,7 +199,7 @@ static void cache_setattr(struct cfs_optimistic *cache, cfs_ino_t ino, const str
 		cfs_optimistic_file_changed(cache, ino, attr);
 }
 
-/* A chown(2) to the owner and group that the inode probably has: tar makes one of each directory. */
+/* Whether the cached owner and group are those of the chown(2): tar does this for each directory. */
 static bool keeps_owner(struct cfs_optimistic *cache, cfs_ino_t ino, uint32_t set,
 			const struct cfs_attr *in)
 {
@@ -220,7 +222,7 @@ static bool is_simple(struct cfs_optimistic *cache, cfs_ino_t ino, uint32_t set,
 	set &= ~(uint32_t)CFS_SET_IS_OPEN;
 	if (!(set & owner))
 		return set && !(set & ~(times | CFS_SET_MODE));
-	/* The statement finds no inode that has set-id bits to be cleared. */
+	/* An inode with set-id bits, which chown(2) clears, does not match the statement. */
 	return !(set & ~(times | owner | CFS_SET_KILL_SUID | CFS_SET_KILL_SGID)) &&
 	       keeps_owner(cache, ino, set, in);
 }

@@ -68,7 +68,7 @@ int rds_op_open_file(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	int r;
 
 	rds_begin(&q, e);
-	/* In this order: the records may be newer than the attributes, never older. */
+	/* Attributes first: the records may be newer than the attributes, never older. */
 	rds_command(&q, "sk", "GET", "i", ino);
 	rds_command(&q, "scss", "LRANGE", ino, (uint32_t)0, "0", "-1");
 	r = rds_run(&q, ctx, CFS_META_OP_open);
@@ -103,7 +103,7 @@ static void head_reply(struct cfs_head *h, const redisReply *attr, const redisRe
 		   rds_entry_decode(name->str, name->len, &type, &ino) == 0 && ino == h->ino;
 }
 
-/* The server carries the commands out in their order, so attributes come before records. */
+/* The server executes the commands in order: attributes are read before records. */
 int rds_op_read_heads(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_head *heads,
 		      size_t n)
 {
@@ -127,10 +127,13 @@ int rds_op_read_heads(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cf
 
 /* ---- changes ---- */
 
-/* Names of a file in one directory whose usage is counted; a record of more is damaged. */
-#define COUNTED_MAX ((size_t)65536)
+/* Limit of names of one file in one directory: a greater count comes from a damaged record. */
+#define NAMES_MAX ((size_t)65536)
 
-/* Attributes after it, length before it, and the directories of a file with several names. */
+/*
+ * attr: the attributes after the change. old8: the length before it. parents: the directories of a
+ * file with several names, each with the number of names there.
+ */
 int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr,
 		     const redisReply *old8, const redisReply *parents, struct cfs_attr *ret,
 		     struct cfs_usage *ret_usage)
@@ -158,7 +161,7 @@ int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr
 		if (ret->parent)
 			cfs_usage_add_dir(&u, ret->parent, length, space, 0);
 		for (i = 0; i + 1 < parents->elements; i += 2)
-			for (k = CFS_MIN((size_t)rds_int(parents->element[i + 1]), COUNTED_MAX); k;
+			for (k = CFS_MIN((size_t)rds_int(parents->element[i + 1]), NAMES_MAX); k;
 			     k--)
 				cfs_usage_add_dir(&u, strtoull(parents->element[i]->str, NULL, 10),
 						  length, space, 0);
@@ -167,7 +170,7 @@ int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr
 	return 0;
 }
 
-/* Attributes that travel with a record, for commit_slice.lua: set, mode, uid, gid, atime. */
+/* Attribute changes of the same commit, for commit_slice.lua: set, mode, uid, gid, atime. */
 #define CHANGE_BYTES 28
 static size_t encode_change(const struct cfs_attr_change *t, uint8_t out[CHANGE_BYTES])
 {
@@ -182,7 +185,7 @@ static size_t encode_change(const struct cfs_attr_change *t, uint8_t out[CHANGE_
 	return CHANGE_BYTES;
 }
 
-/* q: with the key and token of the request that is sent again, if it is. */
+/* q->resent: repeats an earlier request, whose key and token are in q. */
 static int append(struct rds_request *q, const struct cfs_ctx *ctx, struct cfs_commit *c,
 		  unsigned *ret_records, struct cfs_usage *ret_usage)
 {
@@ -229,7 +232,7 @@ int rds_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct 
 	return r;
 }
 
-/* Attributes: those after the commit may be older than those that are cached. */
+/* Reads the current attributes: a repeated answer may be older than the cache. Returns 1. */
 static int newest_attr(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c)
 {
 	int r = rds_op_getattr(e, ctx, c->ino, &c->attr);
@@ -238,8 +241,9 @@ static int newest_attr(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 }
 
 /*
- * The request is sent again: the server repeats its answer, or carries it out. When the answer is
- * no longer kept, the list of the chunk is all there is to ask, and the growth is not known.
+ * Sends the request again: the server returns the stored answer, or executes the request. After the
+ * stored answer has expired, the commit is searched in the list of the chunk, and the usage that it
+ * has added is unknown.
  */
 int rds_op_find_commit(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
 		       bool released, struct cfs_usage *ret_usage)
@@ -269,7 +273,7 @@ int rds_op_find_commit(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 	return n < 0 ? (int)n : i < n ? newest_attr(e, ctx, c) : 0;
 }
 
-/* ---- files of very many chunks ---- */
+/* ---- files with more chunks than RDS_CHUNKS_ONE_BY_ONE ---- */
 
 enum { SCAN_KEYS = 4096 };
 
@@ -331,7 +335,7 @@ bool rds_wants_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t
 	return false;
 }
 
-/* The end of truncate and fallocate. */
+/* The last step of truncate and fallocate. */
 static int end_change(struct rds_request *q, struct cfs_engine *e, cfs_ino_t ino, int r,
 		      const redisReply *a, struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {

@@ -139,7 +139,7 @@ struct read_heads {
 	size_t n;
 };
 
-/* The current row of SQL_read_heads. A damaged volume may have several for one file. */
+/* Reads the current row of SQL_read_heads. A damaged volume may return several rows of one file. */
 static void read_head(struct sql_conn *c, struct cfs_head *h)
 {
 	const int col = SQL_NODE_COLUMNS;
@@ -198,7 +198,7 @@ int sql_op_read_heads(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cf
 
 /* ---- changing ---- */
 
-/* The common part of all changes of a file's data. */
+/* Arguments and results of the functions that change a file's data. */
 struct change {
 	cfs_ino_t ino;
 	struct cfs_attr attr;
@@ -298,7 +298,8 @@ struct find {
 };
 
 /*
- * The row of its reference is written with the commit, and removed after the slice's blocks.
+ * The commit inserts the row of the slice's reference, and the row outlives the slice's blocks: its
+ * presence proves the commit.
  */
 static int find_commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
@@ -320,7 +321,7 @@ static int find_commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	r = sql_get_node(c, req->ino, false, &req->attr);
 	if (r < 0)
 		return r;
-	/* Later changes of the length count themselves. */
+	/* Only the growth by this commit: later changes of the length are counted by their callers. */
 	then = req->attr;
 	then.length = CFS_MAX(end, req->known_length);
 	a->usage = (struct cfs_usage){0};
@@ -339,7 +340,7 @@ int sql_op_find_commit(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 	return r;
 }
 
-/* The row of the file, with what travels with the record. */
+/* Updates the row of the file: length, times, and the attribute changes of the same commit. */
 static int write_node(struct sql_conn *c, struct change *a)
 {
 	const struct cfs_attr_change *attrs = a->commit->attrs;
@@ -445,7 +446,7 @@ static int append_zeros(void *arg, const struct cfs_zero *z)
 			(int64_t)z->indx, (int64_t)z->last + 1);
 }
 
-/* Locks the file of truncate and fallocate. */
+/* The first step of truncate and fallocate: locks the file's row. */
 static int begin(struct sql_conn *c, const struct cfs_ctx *ctx, struct change *a)
 {
 	int r = sql_lock_file(c, ctx, a->ino, &a->attr);

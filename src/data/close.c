@@ -61,8 +61,6 @@ static bool take_turn(struct cfs_closing *c)
 	if (ended) {
 		if (!c->err && f->err_seq != c->err_seq)
 			c->err = f->errs[(f->err_seq - 1) % CFS_FILE_ERRORS];
-		f->closing = NULL;
-		cfs_file_wake(f);
 	}
 	if (s)
 		cfs_file_kick(f);
@@ -70,10 +68,17 @@ static bool take_turn(struct cfs_closing *c)
 	return ended;
 }
 
+/* Until an error is told, flushes of the file find it in f->closing. */
 static void end_first(struct cfs_closing_queue *q, struct cfs_closing *c)
 {
+	struct cfs_file *f = c->file;
+
 	c->closed(c->arg, c->err);
-	cfs_file_unref(c->file);
+	pthread_mutex_lock(&f->lock);
+	f->closing = NULL;
+	cfs_file_wake(f);
+	pthread_mutex_unlock(&f->lock);
+	cfs_file_unref(f);
 	pthread_mutex_lock(&q->lock);
 	TAILQ_REMOVE(&q->files, c, in_queue);
 	atomic_fetch_sub(&q->n, 1);

@@ -133,6 +133,9 @@ static int settle_and_look(struct cfs_file *f, const struct cfs_ctx *ctx, uint32
 
 	pthread_mutex_lock(&f->lock);
 	unseen = f->err_seq - seen;
+	/* An error after a close, of which no other handle than its own may have been told. */
+	if (!unseen && f->closing)
+		unseen = f->err_seq - f->closing->err_seq;
 	if (unseen)
 		r = f->errs[(f->err_seq - CFS_MIN(unseen, CFS_FILE_ERRORS)) % CFS_FILE_ERRORS];
 	*ret_mark = f->err_seq;

@@ -141,6 +141,42 @@ static void an_error_ends_the_turn_of_its_file_only(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+static int fsync_of_now;
+
+/* Until it returns, nobody else knows of the loss. */
+static void sync_meanwhile(void *arg, int err)
+{
+	struct closed *c = arg;
+	uint32_t seen = cfs_file_error_mark(c->f);
+	struct cfs_ctx cx = ctx();
+
+	fsync_of_now = cfs_file_fsync(c->f, &cx, &seen);
+	ended(arg, err);
+}
+
+/* Without it: fsync by a handle that was opened after the failure promises bytes that are lost. */
+static void a_loss_is_known_until_it_is_told(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_ctx cx = ctx();
+	struct closed a;
+
+	set_closed(&v->object, true);
+	a = closed_file(v, 1, "first");
+	v->meta.fail_error = -ENOSPC;
+	v->meta.fail_commits = 1;
+	atomic_store(&a.err, NONE);
+	cx.deadline = soon();
+	assert_int_equal(cfs_file_flush_later(a.f, &cx, 0, sync_meanwhile, &a), 1);
+	set_closed(&v->object, false);
+	assert_int_equal(cfs_data_await_closed(v->data, soon()), 0);
+	assert_int_equal(a.err, -ENOSPC);
+	assert_int_equal(fsync_of_now, -ENOSPC);
+	assert_int_equal(flush(a.f), 0);
+	cfs_file_put(a.f);
+	assert_int_equal(volume_free(v), 0);
+}
+
 /* Without it: a block that cannot be stored keeps all later files from other mounts. */
 static void a_block_that_is_late_holds_up_nobody(void **state)
 {
@@ -243,6 +279,7 @@ int main(void)
 		cmocka_unit_test(files_are_committed_in_the_order_of_their_closes),
 		cmocka_unit_test(a_file_that_is_waited_for_leaves_the_order),
 		cmocka_unit_test(an_error_ends_the_turn_of_its_file_only),
+		cmocka_unit_test(a_loss_is_known_until_it_is_told),
 		cmocka_unit_test(a_block_that_is_late_holds_up_nobody),
 		cmocka_unit_test(closes_wait_when_many_files_wait),
 		cmocka_unit_test(a_second_close_waits_for_the_first),

@@ -119,10 +119,16 @@ struct cfs_handoff_handle {
 	uint8_t spare;
 };
 
-/* An open inode, and whether it has bytes that were accepted and are not yet committed. */
+/*
+ * UNCOMMITTED: the open inode has bytes that were accepted and are not yet committed. LOSS: the
+ * record is not of an open inode: a file lost bytes after its close, and no fsync of it has said so.
+ */
+enum cfs_handoff_dirty { CFS_HANDOFF_CLEAN, CFS_HANDOFF_UNCOMMITTED, CFS_HANDOFF_LOSS };
+
+/* An open inode, or a loss. */
 struct cfs_handoff_inode {
-	_Atomic uint64_t ino; /* the key */
-	_Atomic uint32_t dirty;
+	_Atomic uint64_t ino;	/* the key */
+	_Atomic uint32_t dirty; /* enum cfs_handoff_dirty */
 	union {
 		uint32_t next_free;	  /* while it is free: of the process that uses it */
 		_Atomic uint32_t backing; /* id of the file that the kernel reads; 0: none */
@@ -188,10 +194,11 @@ void cfs_handoff_remove_inode(struct cfs_handoff *k, struct cfs_handoff_inode *m
 /*
  * For the successor, before anything is marked. Sets every handle of a file LOST when the previous
  * process accepted bytes of it and did not store them, and frees the inode records. Those with a
- * backing id stay, as the first header.n_marked ones, until cfs_handoff_remove_inode(). All handles
- * are concerned: the kernel writes back through any writable handle of the file, not only through
- * the one that the program used. Returns the number of such handles. *ret_closed: how many such
- * files have no handle. At most `max` inodes go to inos, those of the handles first.
+ * backing id, and losses, stay as the first header.n_marked ones until cfs_handoff_remove_inode().
+ * All handles are concerned: the kernel writes back through any writable handle of the file, not
+ * only through the one that the program used. Returns the number of such handles. *ret_closed: how
+ * many such files have no writable handle, whose close or fsync would tell. At most `max` inodes go
+ * to inos, those of the handles first.
  */
 size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max, size_t *ret_closed);
 /* Record i of those that were in use. */

@@ -20,6 +20,35 @@ void closed_fini(struct closed *c)
 	pthread_mutex_destroy(&c->lock);
 }
 
+/* With the lock; NULL: no loss of the file is known. */
+static struct closed_loss *find(struct closed *c, cfs_ino_t ino)
+{
+	unsigned i;
+
+	for (i = 0; i < c->n; i++) {
+		if (c->loss[i].ino == ino)
+			return &c->loss[i];
+	}
+	return NULL;
+}
+
+/* With the lock. mark: of an earlier process, or NULL. */
+static void add(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_handoff_inode *mark)
+{
+	struct closed *c = &v->closed;
+
+	atomic_fetch_add(&c->n_lost, 1);
+	if (find(c, ino) || c->n == CLOSED_LOSSES) {
+		cfs_handoff_remove_inode(v->conf.handoff, mark);
+		return;
+	}
+	if (!mark)
+		mark = cfs_handoff_add_inode(v->conf.handoff, ino);
+	if (mark)
+		atomic_store(&mark->dirty, CFS_HANDOFF_LOSS);
+	c->loss[c->n++] = (struct closed_loss){.ino = ino, .mark = mark};
+}
+
 void closed_lost(struct cfs_vfs *v, cfs_ino_t ino, int err)
 {
 	struct closed *c = &v->closed;
@@ -28,14 +57,25 @@ void closed_lost(struct cfs_vfs *v, cfs_ino_t ino, int err)
 	c->seq++;
 	c->err = err;
 	c->reported = false;
-	if (ino) {
-		c->ino[c->next] = ino;
-		c->next = (c->next + 1) % CLOSED_ERRORS;
-		atomic_fetch_add(&c->n_lost, 1);
-	}
+	if (ino)
+		add(v, ino, NULL);
 	pthread_mutex_unlock(&c->lock);
 	if (v->conf.handoff)
 		atomic_store(&cfs_handoff_header(v->conf.handoff)->closed_lost, 1);
+}
+
+void closed_restore(struct cfs_vfs *v)
+{
+	uint32_t i, n = atomic_load(&cfs_handoff_header(v->conf.handoff)->n_marked);
+	struct cfs_handoff_inode *m;
+
+	pthread_mutex_lock(&v->closed.lock);
+	for (i = 0; i < n; i++) {
+		m = cfs_handoff_inode(v->conf.handoff, i);
+		if (atomic_load(&m->ino) && atomic_load(&m->dirty) == CFS_HANDOFF_LOSS)
+			add(v, atomic_load(&m->ino), m);
+	}
+	pthread_mutex_unlock(&v->closed.lock);
 }
 
 /* The file is committed, or has failed. */
@@ -58,9 +98,17 @@ static void ended(void *arg, int err)
 
 int closed_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h)
 {
-	struct vnode *n = vnode_ref(h->vnode);
-	int r = cfs_file_flush_later(vnode_file(n), ctx, atomic_load(&h->seen), ended, n);
+	uint32_t seen = atomic_load(&h->seen);
+	struct vnode *n = h->vnode;
+	bool room;
+	int r;
 
+	pthread_mutex_lock(&v->closed.lock);
+	room = v->closed.n < CLOSED_LOSSES / 2;
+	pthread_mutex_unlock(&v->closed.lock);
+	if (!room)
+		return cfs_file_flush(vnode_file(n), ctx, seen);
+	r = cfs_file_flush_later(vnode_file(vnode_ref(n)), ctx, seen, ended, n);
 	if (r <= 0)
 		vnode_put(n);
 	return r < 0 ? r : 0;
@@ -97,20 +145,18 @@ int closed_report(struct cfs_vfs *v, uint32_t *seen)
 bool closed_take_loss(struct cfs_vfs *v, cfs_ino_t ino)
 {
 	struct closed *c = &v->closed;
-	bool found = false;
-	unsigned i;
+	struct closed_loss *loss;
 
 	if (!atomic_load(&c->n_lost))
 		return false;
 	pthread_mutex_lock(&c->lock);
-	for (i = 0; i < CLOSED_ERRORS; i++) {
-		if (c->ino[i] != ino)
-			continue;
-		c->ino[i] = 0;
-		found = true;
+	loss = find(c, ino);
+	if (loss) {
+		cfs_handoff_remove_inode(v->conf.handoff, loss->mark);
+		*loss = c->loss[--c->n];
 	}
 	pthread_mutex_unlock(&c->lock);
-	return found;
+	return loss;
 }
 
 void closed_await(struct cfs_vfs *v, const struct cfs_ctx *ctx)

@@ -498,6 +498,10 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 				"inode=%llu error=%s",
 				(unsigned long long)n->node.key, cfs_errname(r));
 	}
+	/* The close may have succeeded before the death that lost the bytes. */
+	if (v->conf.commit_later && writable(h->flags) && h->record &&
+	    atomic_load(&h->record->lost) == CFS_HANDOFF_LOST)
+		closed_lost(v, n->node.key, -EIO);
 	locks_release(v, ctx, h);
 	cfs_file_end_stream(file, fh);
 	handle_hide(h);

@@ -318,6 +318,11 @@ static int compare_inos(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+static bool is_uncommitted(const struct cfs_handoff_inode *m)
+{
+	return atomic_load(&m->ino) && atomic_load(&m->dirty) == CFS_HANDOFF_UNCOMMITTED;
+}
+
 /*
  * Sorted. Without memory for the list every open inode counts as lost: too many rather than too
  * few.
@@ -328,14 +333,14 @@ static uint64_t *dirty_inodes(struct cfs_handoff *k, uint32_t n_marked, size_t *
 	size_t n = 0, i;
 
 	for (i = 0; i < n_marked; i++)
-		n += atomic_load(&k->at->inodes[i].ino) && atomic_load(&k->at->inodes[i].dirty);
+		n += is_uncommitted(&k->at->inodes[i]);
 	*ret_n = n;
 	if (n)
 		inos = malloc(n * sizeof(*inos));
 	if (!inos)
 		return NULL;
 	for (i = n = 0; i < n_marked; i++) {
-		if (atomic_load(&k->at->inodes[i].ino) && atomic_load(&k->at->inodes[i].dirty))
+		if (is_uncommitted(&k->at->inodes[i]))
 			inos[n++] = atomic_load(&k->at->inodes[i].ino);
 	}
 	qsort(inos, n, sizeof(*inos), compare_inos);
@@ -343,7 +348,7 @@ static uint64_t *dirty_inodes(struct cfs_handoff *k, uint32_t n_marked, size_t *
 }
 
 /*
- * Adds the dirty inodes of which no handle is lost to inos, behind the first n; at most max.
+ * Adds the dirty inodes that no handle can write to inos, behind the first n; at most max.
  * Without the list none is known.
  */
 static size_t lost_without_handle(struct cfs_handoff *k, uint64_t *dirty, size_t n_dirty,
@@ -356,7 +361,7 @@ static size_t lost_without_handle(struct cfs_handoff *k, uint64_t *dirty, size_t
 	for (i = 0; i < n_used; i++) {
 		struct cfs_handoff_handle *h = &k->at->handles[i];
 
-		if (!atomic_load(&h->fh))
+		if (!atomic_load(&h->fh) || (h->flags & O_ACCMODE) == O_RDONLY)
 			continue;
 		while ((p = bsearch(&h->ino, dirty, n_dirty, sizeof(*dirty), compare_inos)))
 			memmove(p, p + 1, (size_t)(dirty + --n_dirty - p) * sizeof(*p));
@@ -370,19 +375,22 @@ static size_t lost_without_handle(struct cfs_handoff *k, uint64_t *dirty, size_t
 	return found;
 }
 
-/* Frees the other records. A crash in between leaves an id twice, which is harmless. */
-static void keep_backings(struct cfs_handoff *k, uint32_t n_marked)
+/* Frees the other records. A crash in between leaves one twice, which is harmless. */
+static void keep_backings_and_losses(struct cfs_handoff *k, uint32_t n_marked)
 {
 	bool any = k->at->header.version == CFS_HANDOFF_VERSION_PASSTHROUGH;
 	struct cfs_handoff_inode *m, *to = k->at->inodes;
+	uint32_t dirty, backing;
 	uint64_t ino;
 
 	for (m = to; m < k->at->inodes + n_marked; m++) {
 		ino = atomic_load(&m->ino);
-		if (any && ino && atomic_load(&m->backing)) {
+		dirty = atomic_load(&m->dirty) == CFS_HANDOFF_LOSS ? CFS_HANDOFF_LOSS : 0;
+		backing = any ? atomic_load(&m->backing) : 0;
+		if (ino && (dirty || backing)) {
 			atomic_store(&to->ino, 0);
-			atomic_store(&to->dirty, 0);
-			atomic_store(&to->backing, atomic_load(&m->backing));
+			atomic_store(&to->dirty, dirty);
+			atomic_store(&to->backing, backing);
 			atomic_store(&to->ino, ino);
 			to++;
 		}
@@ -430,7 +438,7 @@ size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max, 
 	 * From here on the handles hold it: after a crash before this point, the next process
 	 * starts over.
 	 */
-	keep_backings(k, n_marked);
+	keep_backings_and_losses(k, n_marked);
 	for (i = 0; i < CFS_HANDOFF_REQUESTS; i++) {
 		struct cfs_handoff_request *r = &k->at->requests[i];
 

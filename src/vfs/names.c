@@ -661,6 +661,8 @@ static void removed(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct c
 		return;
 	cache_changed(&v->cache, 0, 0, what->ino, NULL);
 	newdirs_forget(&v->newdirs, what->ino);
+	if (what->outcome == CFS_REMOVED_DELETED)
+		closed_take_loss(v, what->ino);
 	if (what->outcome != CFS_REMOVED_SUSTAINED)
 		return;
 	n = vnode_find(v, what->ino);

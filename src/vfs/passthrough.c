@@ -280,6 +280,8 @@ void cfs_vfs_pass_through(struct cfs_vfs *v, const struct cfs_vfs_backing *backi
 		cfs_data_refuse_whole(v->conf.data);
 	for (i = 0; backing && i < v->passthrough.n_old; i++) {
 		old = cfs_handoff_inode(v->conf.handoff, i);
+		if (atomic_load(&old->dirty) == CFS_HANDOFF_LOSS)
+			continue;
 		if (!adopt(v, atomic_load(&old->ino), (int32_t)atomic_load(&old->backing)))
 			backing->close(backing->arg, (int)atomic_load(&old->backing));
 		cfs_handoff_remove_inode(v->conf.handoff, old);

@@ -117,6 +117,7 @@ static int begin(struct cfs_vfs *v, uint32_t n, struct cfs_vfs_restored *ret)
 					  &ret->closed);
 	ret->n_lost_inos = ret->lost_inos ? ret->lost + ret->closed : 0;
 	v->passthrough.n_old = atomic_load(&cfs_handoff_header(v->conf.handoff)->n_marked);
+	closed_restore(v);
 	for (i = 0; i < ret->closed; i++)
 		closed_lost(v, ret->lost_inos ? ret->lost_inos[ret->lost + i] : 0, -EIO);
 	ret->begun = true;

@@ -184,7 +184,16 @@ void watchdog_stop(struct cfs_vfs *v);
 /* Requests under way, and the age of the oldest without those that may take long. */
 void watchdog_look(uint64_t *ret_requests, uint64_t *ret_oldest_ns);
 
-#define CLOSED_ERRORS 256u
+/*
+ * Files with a loss that their own fsync has not reported. While half as many are known, a close
+ * waits for its commit, so that there is room for the files that are waiting.
+ */
+#define CLOSED_LOSSES 8192u
+
+struct closed_loss {
+	cfs_ino_t ino;
+	struct cfs_handoff_inode *mark; /* tells the next process; NULL: there is none */
+};
 
 /* Losses of closed files, closed.c. */
 struct closed {
@@ -192,8 +201,8 @@ struct closed {
 	uint32_t seq;	      /* changes with each loss */
 	int err;	      /* the last one */
 	bool reported;	      /* an fsync of a directory has returned it */
-	unsigned next;
-	cfs_ino_t ino[CLOSED_ERRORS]; /* files whose own fsync has not: the last ones; 0: none */
+	unsigned n;
+	struct closed_loss loss[CLOSED_LOSSES];
 	_Atomic uint64_t n_lost;
 };
 
@@ -203,6 +212,8 @@ void closed_fini(struct closed *c);
 int closed_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h);
 /* Bytes of a closed file are lost; ino 0: of one that is not known. */
 void closed_lost(struct cfs_vfs *v, cfs_ino_t ino, int err);
+/* Takes over what earlier processes have noted, after cfs_handoff_mark_lost(). */
+void closed_restore(struct cfs_vfs *v);
 /*
  * A directory's cursor of losses starts here. closed_report() moves it to the last loss, which it
  * returns if the cursor was not there; a loss that no directory has reported is ahead of each

@@ -272,3 +272,30 @@ def test_attributes_of_closed_files(ws, engine, opts):
         for i in range(n):
             assert read(mnt / "d" / str(i)) == content[i]
         mnt = mnt.remount(opts)
+
+
+def test_each_loss_is_reported_by_the_file(ws, bucket):
+    """However many files lost data, and whatever the mount's process goes through before their fsync."""
+    bucket.volume.check_options = {"leaks": "warn", "unmounted": True}
+    mnt = later(bucket)
+    names = ["f%d" % i for i in range(300)]
+    with bucket.closed():
+        for name in names:
+            write(mnt / name, b"lost")
+        kill_worker(mnt)
+    # The last one's handle may outlive the process.
+    wait_until(lambda: mnt.stat("closed_files_failed_total") == len(names), 20, "the releases")
+    for change in ("nothing", "death", "upgrade"):
+        if change == "death":
+            kill_worker(mnt)
+        elif change == "upgrade":
+            upgrade(ws, bucket.volume, mnt, "%s,bucket=%s/bucket" % (LATER, bucket.url))
+        some, names = names[:40], names[40:]
+        for name in some:
+            with fails("EIO"):
+                fsync(mnt / name)
+            fsync(mnt / name)
+    write(mnt / "good", b"good", sync=True)
+    with fails("EIO"):
+        os.rename(mnt / names[0], mnt / "good")
+    assert read(mnt / "good") == b"good"

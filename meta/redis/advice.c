@@ -5,7 +5,7 @@
 
 #include "meta/redis/ops.h"
 
-/* Fraction of maxmemory; beyond it the server will soon refuse writes. */
+/* Fraction of maxmemory that is still fine. */
 #define MEMORY_MAX 0.8
 
 struct advising {

@@ -46,7 +46,7 @@ size_t rds_attr_encode(const struct cfs_attr *a, uint8_t out[RDS_ATTR_MAX])
 	}
 	if (a->tier)
 		*p++ = a->tier;
-	/* JuiceFS writes one byte too many. */
+	/* The format has one more byte, which JuiceFS writes as 0. */
 	*p++ = 0;
 	return (size_t)(p - out);
 }

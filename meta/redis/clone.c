@@ -31,7 +31,7 @@ int rds_op_clone_ino(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	if (!r) {
 		ret->ino = ino;
 		*ret_usage = (struct cfs_usage){0};
-		/* The parent's statistics were copied with the parent. */
+		/* The clone of the parent has the parent's statistics already. */
 		cfs_usage_inode(ret_usage, &ret->attr, 1);
 	}
 	rds_end(&q);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copying file data by reference: records of one chunk list translated into another. Both files and
- * the lists are read, the records are made here, and a script writes them if nothing has changed
- * (optimistic check).
+ * copy_file_range by reference: records of the source's chunk lists become records of the
+ * destination. This client reads both files and the lists, and makes the records; a script writes
+ * them if nothing has changed (optimistic check).
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -44,8 +44,8 @@ static int order(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* SCAN may give a key twice, and a session may have several locks. */
-static void drop_twins(struct keys *k)
+/* SCAN may return a key twice, and a session may have several locks. */
+static void drop_duplicates(struct keys *k)
 {
 	size_t i, n = 0;
 
@@ -67,7 +67,7 @@ static int read_keys(struct cfs_engine *e, const char *kind, struct keys *ret)
 
 		r = rds_scan_keys(e, &ctx, kind, &cursor, note_key, ret);
 	} while (!r && cursor.at);
-	drop_twins(ret);
+	drop_duplicates(ret);
 	return r;
 }
 
@@ -79,6 +79,7 @@ static int read_holders(struct cfs_engine *e, const struct cfs_ctx *ctx, const c
 	uint64_t sid;
 	size_t i, used;
 	int r = rds_ask(&q, e, ctx, CFS_META_OP_lock, "sk", "HKEYS", kind, ino);
+
 	for (i = 0; !r && i < q.reply[0]->elements; i++) {
 		const redisReply *f = q.reply[0]->element[i];
 
@@ -86,7 +87,7 @@ static int read_holders(struct cfs_engine *e, const struct cfs_ctx *ctx, const c
 			r = note_number(ret, sid);
 	}
 	rds_end(&q);
-	drop_twins(ret);
+	drop_duplicates(ret);
 	return r;
 }
 
@@ -101,7 +102,8 @@ static int is_gone(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid
 	return r;
 }
 
-static int judge(struct search *s, const char *kind, uint64_t n, uint64_t sid)
+/* Reports the lock if its session is gone, and removes it with `repair`. */
+static int check_lock(struct search *s, const char *kind, uint64_t n, uint64_t sid)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(30000);
 	struct rds_request q;
@@ -117,7 +119,7 @@ static int judge(struct search *s, const char *kind, uint64_t n, uint64_t sid)
 			       kind, n, sid);
 		rds_end(&q);
 	}
-	/* The session came back. */
+	/* The session was created again. */
 	if (r == -EAGAIN)
 		return 0;
 	return r ? r : s->fn(s->arg, strcmp(kind, "locked") ? n : 0, sid, s->repair);
@@ -136,7 +138,7 @@ static int search_kind(struct search *s, const char *kind)
 		r = strcmp(kind, "locked") ? read_holders(s->e, &ctx, kind, keys.v[i], &holders)
 					   : note_number(&holders, keys.v[i]);
 		for (k = 0; k < holders.n && !r; k++)
-			r = judge(s, kind, keys.v[i], holders.v[k]);
+			r = check_lock(s, kind, keys.v[i], holders.v[k]);
 	}
 	free(keys.v);
 	free(holders.v);

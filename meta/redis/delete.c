@@ -10,12 +10,12 @@
 #include "base/log.h"
 #include "meta/redis/ops.h"
 
-/* ---- deletions under way ---- */
+/* ---- deletions in progress ---- */
 
 /*
- * A cache of entries of the zset `delfiles`, which alone gives the length of a deleted inode and
- * cannot be looked up by inode. It keeps the entries last added or read; others are found by a scan
- * of the zset.
+ * A cache of the sorted set `delfiles`: only its members give the length of a deleted inode, and
+ * Redis cannot look a member up by inode. Members that are not cached are found by a scan of the
+ * set.
  */
 enum { DELETIONS = 4096, UNKNOWNS = 1024, COMMITS = 4096 };
 
@@ -24,18 +24,15 @@ struct rds_deletions {
 	struct {
 		cfs_ino_t ino;
 		uint64_t length; /* in delfiles */
-		uint64_t next;	 /* chunk */
+		uint64_t next;	 /* the next chunk to delete */
 	} v[DELETIONS];
-	/* Commits of unknown outcome. */
+	/* Commits whose outcome is unknown. */
 	struct {
-		uint64_t slice, until_ms; /* its answer is kept that long, if there is one */
+		uint64_t slice, until_ms; /* the server keeps a stored answer until then */
 		char key[RDS_KEY_MAX], token[17];
 	} unknowns[UNKNOWNS];
 	unsigned n_unknowns;
-	/*
-	 * Slices committed a short while ago: Redis has no key of its own for a slice with one
-	 * reference.
-	 */
+	/* Recently committed slices. A slice with one reference has no key in Redis. */
 	uint64_t commits[COMMITS];
 };
 
@@ -165,7 +162,6 @@ static bool parse_member(const redisReply *m, cfs_ino_t *ret_ino, uint64_t *ret_
 	       rds_number(m->str + used + 1, m->len - used - 1, ret_length, &rest);
 }
 
-/* Looks for the inode in delfiles. */
 int rds_find_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		     uint64_t *ret_length)
 {
@@ -218,9 +214,7 @@ static int delete_in(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	return r;
 }
 
-/*
- * Deletes chunks of a file with so many that its lists are found by a scan of the whole database.
- */
+/* Deletes the chunks of a large file, whose lists a scan of the whole database finds. */
 static int delete_found(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			cfs_engine_slice_fn dead, void *arg)
 {
@@ -477,7 +471,7 @@ int rds_op_compact_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 	return r;
 }
 
-/* Finds the field of a delayed entry that is old enough. */
+/* Finds the field of a delayed entry older than before_s; "": there is none. */
 static int find_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
 			char field[64])
 {
@@ -521,6 +515,6 @@ int rds_op_expire_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64
 	if (!r)
 		rds_each_pair(a->element[1], dead, arg);
 	rds_end(&q);
-	/* Another client has expired this entry; there may be more. */
+	/* 1: another client has expired this entry; there may be more. */
 	return r > 0 ? 0 : r;
 }

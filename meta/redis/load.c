@@ -109,7 +109,7 @@ static int put_refs(struct cfs_engine *e, const struct cfs_ctx *ctx, const struc
 	return r;
 }
 
-/* Later ids are larger. */
+/* Raises the counter of rule ids above the loaded ids. */
 static int raise_acl_id(struct rds_request *q, const struct cfs_ctx *ctx,
 			const struct cfs_row *rows, size_t n)
 {

@@ -77,11 +77,11 @@ struct conflict {
 };
 
 /*
- * Compares all lists of the inode with *lock: our own goes to *ret_mine, the conflict that starts
- * first to *ret.
+ * Compares all lists of the inode with *lock. *ret_mine: the owner's own list; *ret: the conflict
+ * that starts first.
  */
-static int judge(cfs_ino_t ino, const redisReply *all, const char *mine,
-		 const struct cfs_plock *lock, struct list *ret_mine, struct conflict *ret)
+static int find_conflict(cfs_ino_t ino, const redisReply *all, const char *mine,
+			 const struct cfs_plock *lock, struct list *ret_mine, struct conflict *ret)
 {
 	size_t i;
 
@@ -174,7 +174,7 @@ int rds_op_setlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		rds_command(&q, "sk", "HGETALL", "lockp", ino);
 		r = rds_run(&q, ctx, CFS_META_OP_lock);
 		if (!r)
-			r = judge(ino, q.reply[0], mine, lock, &l, &c);
+			r = find_conflict(ino, q.reply[0], mine, lock, &l, &c);
 		if (!r && c.found)
 			r = -EAGAIN;
 		if (!r)
@@ -197,7 +197,7 @@ int rds_op_getlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	field_of(sid, owner, mine);
 	r = rds_ask(&q, e, ctx, CFS_META_OP_lock, "sk", "HGETALL", "lockp", ino);
 	if (!r)
-		r = judge(ino, q.reply[0], mine, lock, &l, &c);
+		r = find_conflict(ino, q.reply[0], mine, lock, &l, &c);
 	free(l.v);
 	if (!r && c.found) {
 		*lock = c.lock;

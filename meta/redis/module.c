@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Start and end of the engine: connecting, checking the server, the table of operations. */
+/* Opens and closes the engine: checks of the server, the table of operations. */
 #include "base/module.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "meta/redis/ops.h"
 
-static int strange(struct rds *r, const char *what, const redisReply *reply, char err[256])
+static int unexpected(struct rds *r, const char *what, const redisReply *reply, char err[256])
 {
 	snprintf(err, 256, "Redis at %.100s: %s: %.100s", r->target.where, what,
 		 reply->type == REDIS_REPLY_ERROR ? reply->str : "unexpected reply");
@@ -56,7 +56,7 @@ static int check_role(struct rds *r, const redisReply *info, char err[256])
 	return -EROFS;
 }
 
-/* An evicted key is a lost file. */
+/* Evicting a key loses a file. */
 static int check_eviction(struct rds *r, const redisReply *info, char err[256])
 {
 	char policy[40];
@@ -72,7 +72,7 @@ static int check_eviction(struct rds *r, const redisReply *info, char err[256])
 	return -EPERM;
 }
 
-/* Runs the first command that needs permissions. INFO may be forbidden, which is not an error. */
+/* Checks that the user may run scripts. INFO may be forbidden, which is not an error. */
 static int check_rights(struct rds *r, struct rds_sock *s, cfs_deadline_t deadline, char err[256])
 {
 	redisReply *reply = NULL;
@@ -85,13 +85,13 @@ static int check_rights(struct rds *r, struct rds_sock *s, cfs_deadline_t deadli
 	if (!rc && reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, "MOVED ", 6) == 0)
 		rds_target_moved(&r->target, reply->str + 6);
 	else if (!rc && reply->type == REDIS_REPLY_ERROR && !strstr(reply->str, "LOADING"))
-		rc = strange(r, "scripts cannot be run", reply, err);
+		rc = unexpected(r, "scripts cannot be run", reply, err);
 	if (reply)
 		freeReplyObject(reply);
 	return rc;
 }
 
-/* Volumes on a cluster are in its database 0, and told apart by a prefix. */
+/* A cluster has only database 0: a key prefix distinguishes its volumes. */
 static int detect_cluster(struct rds *r, struct rds_sock *s, cfs_deadline_t deadline)
 {
 	int rc = rds_sock_is_cluster(s, deadline, &r->target.cluster);

@@ -94,7 +94,7 @@ static int mknod_reply(struct rds *rds, const struct cfs_mknod *req, cfs_ino_t i
 	return 0;
 }
 
-/* The changelog text between the name and the flag of the parent's update. */
+/* The part of the changelog line between the name and the last field. */
 static char *mknod_line(struct rds *rds, const struct cfs_ctx *ctx, const struct cfs_mknod *req)
 {
 	cfs_auto_free char *target = NULL;
@@ -112,10 +112,10 @@ static char *mknod_line(struct rds *rds, const struct cfs_ctx *ctx, const struct
 	return line;
 }
 
-/* On -EEXIST *ret is the existing entry. */
-static int mknod_judged(struct cfs_engine *e, const struct cfs_ctx *ctx,
-			const struct cfs_mknod *req, cfs_ino_t ino, struct cfs_entry *ret,
-			struct cfs_attr *ret_parent)
+/* The script that applies the rules itself. -EEXIST: *ret is the existing entry. */
+static int mknod_by_rules(struct cfs_engine *e, const struct cfs_ctx *ctx,
+			  const struct cfs_mknod *req, cfs_ino_t ino, struct cfs_entry *ret,
+			  struct cfs_attr *ret_parent)
 {
 	const struct cfs_attr plain = {.type = CFS_TYPE_DIR};
 	struct rds *rds = rds_of(e);
@@ -140,7 +140,7 @@ static int mknod_judged(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	if (!r) {
 		r = mknod_reply(rds, req, ino, a, &ret->attr, ret_parent);
 	} else if (r == -EEXIST && a->elements == 3) {
-		/* A name without a node conflicts all the same. */
+		/* A name whose inode is missing exists too. */
 		entry_reply(a->element[1], a->element[2], ret);
 	}
 	rds_end(&q);
@@ -154,7 +154,7 @@ int rds_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct c
 	int r = rds_mknod_optimistic(e, ctx, req, ino, &ret->attr, &parent);
 
 	if (!r)
-		r = mknod_judged(e, ctx, req, ino, ret, &parent);
+		r = mknod_by_rules(e, ctx, req, ino, ret, &parent);
 	if (r < 0)
 		return r;
 	ret->ino = ino;
@@ -173,7 +173,7 @@ int rds_op_make_unnamed(struct cfs_engine *e, const struct cfs_ctx *ctx,
 			struct cfs_usage *ret_usage)
 {
 	struct cfs_attr parent;
-	int r = mknod_judged(e, ctx, req, ino, ret, &parent);
+	int r = mknod_by_rules(e, ctx, req, ino, ret, &parent);
 
 	if (r < 0)
 		return r;
@@ -183,7 +183,7 @@ int rds_op_make_unnamed(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	return 0;
 }
 
-/* sid: of the session that keeps the inode without a name; 0: it has one. */
+/* sid: the session that keeps the inode without a name; 0: the inode has a name. */
 static int link_name(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		     cfs_ino_t parent, const char *name, size_t len, uint64_t sid,
 		     struct cfs_attr *ret, struct cfs_usage *ret_usage)
@@ -261,11 +261,12 @@ int rds_op_touch_atime(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 		       struct timespec atime)
 {
 	int r = rds_change(e, ctx, CFS_META_OP_setattr, &rds_touch_atime_lua, "ut", ino, atime);
+
 	cfs_optimistic_file_forget(&rds_of(e)->optimistic, ino);
 	return r;
 }
 
-/* The server runs nothing else during a script, so the batch is small. */
+/* Few, because the server does nothing else while a script runs. */
 enum { DIRS_PER_SCRIPT = 100 };
 
 static int touch_dirs(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_dir_time *v,

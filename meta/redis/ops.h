@@ -12,7 +12,7 @@
 #define CFS_CTX const struct cfs_ctx *ctx
 #define CFS_ENG struct cfs_engine *e
 
-/* The chunks of a larger file are not looked up one by one (lib/chunks.lua). */
+/* The largest number of chunk lists that are looked up one by one (MAX_LOOP of lib/chunks.lua). */
 enum { RDS_CHUNKS_ONE_BY_ONE = 16384 };
 
 #define DECLARE(member) CFS_ENGINE_DECLARE(rds_op_##member, member);
@@ -27,7 +27,7 @@ DECLARE(dead_locks)
  */
 void rds_cache_attr(struct rds *r, cfs_ino_t ino, const redisReply *record,
 		    const struct cfs_attr *attr);
-/* The same, with the name that leads to it. */
+/* The same, and the name of the inode. */
 void rds_cache_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len,
 		    const struct cfs_entry *entry, const redisReply *record);
 /*
@@ -39,19 +39,26 @@ int rds_mknod_optimistic(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_
 int rds_unlink_optimistic(CFS_ENG, CFS_CTX, const struct cfs_engine_remove *req,
 			  struct cfs_removed *ret);
 
-/* data.c */
+/* ---- data.c ---- */
+/* The records of a chunk list; *ret is malloc'ed, NULL when there are none. -EIO: damaged. */
 int rds_records_reply(const redisReply *list, cfs_ino_t ino, uint32_t indx, struct cfs_slice **ret);
+/*
+ * Reads the answer of a change of data: the attributes after it, the length before it, and the
+ * directories of a file with several names with their numbers of names. Fills *ret and *ret_usage.
+ */
 int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr,
 		     const redisReply *old8, const redisReply *parents, struct cfs_attr *ret,
 		     struct cfs_usage *ret_usage);
-/* Numbers of all chunks of the inode, u32 big-endian each, from a walk over the whole database. */
+/*
+ * Numbers of all chunks of the inode, u32 big-endian each, found by a scan of the whole database.
+ */
 int rds_find_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct rds_bytes *ret);
 int rds_compare_be32(const void *a, const void *b);
 /* The largest number of chunks that the file can have. */
 int rds_chunk_end(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t *ret);
 /*
- * Handles the question of lib/chunks.lua. True: run the script again, with both as arguments. Else
- * they are freed.
+ * Handles the answer EBUSY of lib/chunks.lua: finds the chunks. True: run the script again with *k
+ * as arguments. False: *r is the result, and *k was freed.
  */
 struct rds_chunks {
 	struct rds_bytes seen, found;
@@ -59,25 +66,31 @@ struct rds_chunks {
 bool rds_wants_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, int *r, const redisReply *a,
 		      struct rds_chunks *k);
 
-/* advice.c: a line "name:value" of INFO. False: there is none. */
+/* advice.c: the value of a line "name:value" of INFO. False: there is no such line. */
 bool rds_info_field(const char *info, const char *name, char *buf, size_t size);
 CFS_ENGINE_DECLARE(rds_op_settle, settle);
 
 /*
- * delete.c: the answer of a script that has deleted an inode: its attributes, whether data is left,
- * and its length in `delfiles`, UINT64_MAX without data. Notes the length.
+ * delete.c: reads the answer of a script that has deleted an inode. *ret_length: its length in
+ * `delfiles`, which is cached; UINT64_MAX when it has left no data.
  */
 int rds_deleted_reply(struct rds *r, cfs_ino_t ino, const redisReply *a, uint64_t *ret_length,
 		      struct cfs_usage *ret_usage);
-/* Notes a deleted file with its length in `delfiles`. */
+/* Caches the length of a deleted file in `delfiles`. */
 void rds_deletions_add(struct rds *r, cfs_ino_t ino, uint64_t length);
-/* Notes a commit of unknown outcome, by the key and token of its request, and when that began. */
+/*
+ * Notes a commit whose answer was lost: key and token of its request, and when it was first sent.
+ */
 void rds_unknown_commit_add(struct rds *r, uint64_t slice, uint64_t begun_ms, const char *key,
 			    const char *token);
-/* Both are empty when it is not known. Whether the answer is kept yet, if there is one. */
+/*
+ * Finds the key and token of such a commit; both are "" when it was not noted. True: the server
+ * still keeps the stored answer, if the commit has run.
+ */
 bool rds_unknown_commit_find(struct rds *r, uint64_t slice, char key[RDS_KEY_MAX], char token[17]);
-/* Looks for the inode in delfiles; -ENOENT. */
+/* Scans delfiles for the inode; -ENOENT. */
 int rds_find_delfile(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t *ret_length);
+/* Notes a committed slice, which orphan_slice then refuses. */
 void rds_commit_note(struct rds *r, uint64_t slice);
 int rds_end_sustained_all(CFS_ENG, CFS_CTX, uint64_t sid);
 bool rds_parse_ref(const char *p, size_t len, uint64_t *ret_id, uint32_t *ret_size);
@@ -86,7 +99,8 @@ bool rds_parse_ref(const char *p, size_t len, uint64_t *ret_id, uint32_t *ret_si
 const char *rds_counter_key(const char *name, int64_t *ret_shift);
 
 /*
- * scan.c: delivers the keys of one page of SCAN that are `letter` and a number, with that number.
+ * scan.c: delivers the keys of one page of SCAN that are `name` and a number, with that number and
+ * the text behind it.
  */
 typedef int (*rds_key_fn)(void *arg, uint64_t n, const char *rest, size_t rest_len);
 int rds_scan_keys(CFS_ENG, CFS_CTX, const char *name, struct rds_cursor *cursor, rds_key_fn fn,
@@ -100,8 +114,7 @@ struct rds_apply {
 void rds_apply_begin(struct rds_apply *a, CFS_ENG);
 void rds_apply_end(struct rds_apply *a);
 /*
- * Adds a condition, before any command: a reading command and its expected answer as bytes, "" for
- * none.
+ * Adds a condition, before all commands: a command that reads, and its expected answer, "" for nil.
  */
 void rds_apply_if(struct rds_apply *a, const void *expected, size_t len, const char *fmt, ...);
 void rds_apply_do(struct rds_apply *a, const char *fmt, ...);

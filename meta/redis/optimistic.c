@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The optimistic path of creation and removal, from cached attributes (meta/engine/optimistic.h).
- * The rules are applied here, to the cached attributes. The script compares the stored record with
- * them, byte by byte, and changes nothing when they differ. This costs the server half the time of
- * a script that reads records, applies the rules and returns records. Unusual cases take the
- * general path.
+ * The optimistic path of creation and removal, with cached attributes (meta/engine/optimistic.h).
+ * This client applies the rules to the cached attributes. The script compares the stored record
+ * with them, byte by byte, and changes nothing when they differ. This costs the server half the
+ * time of a script that reads records, applies the rules and returns records. Unusual cases take
+ * the general path.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,10 +14,7 @@
 
 /* ---- filling the cache ---- */
 
-/*
- * Another client may encode the record differently: then its bytes do not follow from its
- * attributes.
- */
+/* A record of another client may be encoded differently, and would never equal the expected one. */
 static bool is_as_encoded(const redisReply *record, const struct cfs_attr *attr)
 {
 	uint8_t same[RDS_ATTR_MAX];
@@ -29,13 +26,13 @@ static bool is_as_encoded(const redisReply *record, const struct cfs_attr *attr)
 void rds_cache_attr(struct rds *r, cfs_ino_t ino, const redisReply *record,
 		    const struct cfs_attr *attr)
 {
-	bool tells = is_as_encoded(record, attr);
+	bool usable = is_as_encoded(record, attr);
 
-	if (attr->type == CFS_TYPE_DIR && tells)
+	if (attr->type == CFS_TYPE_DIR && usable)
 		cfs_optimistic_dir_remember(&r->optimistic, ino, attr);
 	else if (attr->type == CFS_TYPE_DIR)
 		cfs_optimistic_dir_forget(&r->optimistic, ino);
-	else if (tells)
+	else if (usable)
 		cfs_optimistic_file_changed(&r->optimistic, ino, attr);
 	else
 		cfs_optimistic_file_forget(&r->optimistic, ino);
@@ -57,8 +54,8 @@ static bool may_try(struct cfs_engine *e, cfs_ino_t dir)
 	       !cfs_ino_is_trash(dir);
 }
 
-/* A directory's record without times, link count and length: the part that the rules depend on. */
-static size_t judged_part(const struct cfs_attr *dir, uint8_t out[RDS_ATTR_MAX])
+/* The part of a directory's record that the rules depend on: no times, link count and length. */
+static size_t checked_part(const struct cfs_attr *dir, uint8_t out[RDS_ATTR_MAX])
 {
 	enum { HEAD = 11, TAIL = 63 };
 	size_t len = rds_attr_encode(dir, out);
@@ -67,7 +64,7 @@ static size_t judged_part(const struct cfs_attr *dir, uint8_t out[RDS_ATTR_MAX])
 	return HEAD + len - TAIL;
 }
 
-/* 1: done, *dir is the directory as found; 0: a record differs from the cache. */
+/* 1: done, *dir is the directory's record; 0: a record differs from the cached one. */
 static int run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op, cfs_ino_t ino,
 	       struct cfs_attr *dir)
 {
@@ -78,25 +75,25 @@ static int run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_o
 		cfs_optimistic_dir_forget(&q->r->optimistic, ino);
 	if (r <= 0)
 		return r;
-	/* A number: an earlier attempt has done it, and its answer was lost. */
+	/* The answer is a number when an earlier attempt has run, whose answer was lost. */
 	r = rds_is_bytes(a) ? rds_attr_reply(a, dir) : 0;
 	return r ? r : 1;
 }
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
 int rds_mknod_optimistic(struct cfs_engine *e, const struct cfs_ctx *ctx,
 			 const struct cfs_mknod *req, cfs_ino_t ino, struct cfs_attr *ret,
 			 struct cfs_attr *ret_parent)
 {
-	uint8_t record[RDS_ATTR_MAX], judged[RDS_ATTR_MAX], entry[RDS_ENTRY_BYTES];
+	uint8_t record[RDS_ATTR_MAX], expected[RDS_ATTR_MAX], entry[RDS_ENTRY_BYTES];
 	bool link = req->type == CFS_TYPE_SYMLINK;
 	struct rds *rds = rds_of(e);
 	struct cfs_attr attr, dir;
 	struct rds_request q;
 	int r;
 
-	/* A directory also changes its parent. */
+	/* mkdir also changes the record of the parent. */
 	if (req->type == CFS_TYPE_DIR || !may_try(e, req->parent) ||
 	    !cfs_optimistic_dir_known(&rds->optimistic, req->parent, &dir) ||
 	    (dir.default_acl && !link) || cfs_rules_add_entry(ctx, req->parent, &dir))
@@ -106,7 +103,7 @@ int rds_mknod_optimistic(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	rds_begin(&q, e);
 	rds_script_begin(&q, ctx, &rds_mknod_optimistic_lua, link ? 7 : 6);
 	rds_words(&q, "ububbb", req->parent, req->name, req->name_len, ino, entry, sizeof(entry),
-		  record, rds_attr_encode(&attr, record), judged, judged_part(&dir, judged));
+		  record, rds_attr_encode(&attr, record), expected, checked_part(&dir, expected));
 	if (link)
 		rds_words(&q, "b", req->target, req->target_len);
 	r = run(&q, ctx, CFS_META_OP_mknod, req->parent, &dir);
@@ -118,17 +115,17 @@ int rds_mknod_optimistic(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	return 1;
 }
 
-/* ---- removing ---- */
+/* ---- removal ---- */
 
 struct removal {
 	const struct cfs_engine_remove *req;
 	struct cfs_entry victim;
 	struct cfs_attr dir;
-	uint8_t entry[RDS_ENTRY_BYTES], record[RDS_ATTR_MAX], judged[RDS_ATTR_MAX];
-	size_t record_len, judged_len;
+	uint8_t entry[RDS_ENTRY_BYTES], record[RDS_ATTR_MAX], expected[RDS_ATTR_MAX];
+	size_t record_len, expected_len;
 };
 
-/* The outcome of the removed inode; NONE: not a simple case. */
+/* The outcome of the removal for the inode; CFS_REMOVED_NONE: not a simple case. */
 static enum cfs_removal_outcome simple_outcome(struct cfs_engine *e, const struct cfs_ctx *ctx,
 					       const struct removal *a)
 {
@@ -148,7 +145,8 @@ static void put_removal(struct rds_request *q, const struct cfs_ctx *ctx, const 
 {
 	rds_script_begin(q, ctx, script, 6 + words);
 	rds_words(q, "ububbb", a->req->parent, a->req->name, a->req->name_len, a->victim.ino,
-		  a->entry, sizeof(a->entry), a->record, a->record_len, a->judged, a->judged_len);
+		  a->entry, sizeof(a->entry), a->record, a->record_len, a->expected,
+		  a->expected_len);
 }
 
 static void put_delete(struct rds_request *q, const struct cfs_ctx *ctx, const struct removal *a)
@@ -202,7 +200,7 @@ int rds_unlink_optimistic(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	after = a.victim.attr;
 	rds_entry_encode(after.type, a.victim.ino, a.entry);
 	a.record_len = rds_attr_encode(&after, a.record);
-	a.judged_len = judged_part(&a.dir, a.judged);
+	a.expected_len = checked_part(&a.dir, a.expected);
 	rds_begin(&q, e);
 	if (outcome == CFS_REMOVED_TRASHED) {
 		after.ctime = ctx->now;

@@ -77,7 +77,7 @@ static void free_waiter(struct waiter *w)
 	free(w);
 }
 
-/* Ends a wait that was removed from the queue. */
+/* Ends the wait of a waiter that was removed from the queue. */
 static void end_wait(struct waiter *w, bool lost)
 {
 	if (!w->reply) {
@@ -110,7 +110,7 @@ void rds_pipe_destroy(struct rds_pipe *p)
 {
 	if (!p)
 		return;
-	/* Only waits of threads that have given up are left. */
+	/* The queue holds only waiters of threads that have given up. */
 	if (p->state == UP)
 		break_connection(p);
 	if (p->sock)
@@ -226,7 +226,7 @@ static void hand_out(struct rds_pipe *p, redisReply *reply)
 	end_wait(w, false);
 }
 
-/* True when the server has been silent too long, also since the request was sent. */
+/* True when the server has sent nothing for read_timeout_ms, and the request is as old. */
 static bool is_silent(const struct rds_pipe *p, const struct waiter *w)
 {
 	uint64_t since_ms = CFS_MAX(p->heard_ms, w->sent_ms);
@@ -262,7 +262,7 @@ static void leave(struct rds_pipe *p, struct waiter *me)
 	pass_on(p);
 }
 
-/* Receives until our own request is answered. */
+/* Receives until the thread's own request is answered. */
 static void receive_for(struct rds_pipe *p, struct waiter *me, cfs_deadline_t deadline)
 {
 	p->receiving = true;

@@ -9,7 +9,7 @@
 #include "base/bytes.h"
 #include "meta/redis/ops.h"
 
-/* A script takes some thousand arguments at most. */
+/* unpack() in a script takes some thousand values at most. */
 enum { LIMIT_BYTES = 16, ONE_SCRIPT = 1000 };
 
 static const char *const hashes[] = {

@@ -2,15 +2,15 @@
 /*
  * Directory listings.
  *
- * A hash has no order that survives its growing and shrinking, so listings go in the order of
- * names: HSCAN over the whole directory, of which the WINDOW smallest names behind the cursor are
- * kept. The following pages come from that window. Each page looks its names up again, so names
- * removed meanwhile are not delivered, and a name that is of another inode by then has that one's
- * attributes. A directory larger than a window is scanned once per window.
+ * A hash has no stable order: growing and shrinking change it. So listings are in the order of
+ * names. HSCAN reads the whole directory, and a window keeps the WINDOW smallest names behind the
+ * cursor. The following pages come from the window. Each page looks its names up again: a removed
+ * name is not delivered, and a name that leads to another inode has that inode's attributes. A
+ * directory larger than a window is scanned once per window.
  *
- * A cursor is the window's number and the last name. A window that was evicted is built again. A
- * number is reused only for windows built later, so a listing never misses an entry that existed
- * when it began.
+ * A cursor is the number of the window and the last name. An evicted window is built again. A
+ * number is reused only for a window built later, so a listing delivers each entry that exists
+ * throughout.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -40,8 +40,8 @@ struct window {
 	uint64_t used; /* when it was used last */
 	size_t n;
 	struct name **v; /* sorted */
-	bool at_end;	 /* no name behind the last one */
-	/* it has every name behind `low`, up to its last */
+	bool at_end;	 /* the directory has no name behind the last one */
+	/* the window has every name behind `low`, up to its last name */
 	uint16_t low_len;
 	char low[CFS_NAME_MAX];
 	unsigned users; /* pages being delivered from it */
@@ -103,9 +103,9 @@ static int compare_names(const void *a, const void *b)
 	return compare_bytes(x->text, x->len, y->text, y->len);
 }
 
-/* ---- the store of windows ---- */
+/* ---- the cache of windows ---- */
 
-/* With the lock. */
+/* Called with the lock held. */
 static void drop(struct rds_windows *ws, size_t i)
 {
 	struct window *w = ws->v[i];
@@ -117,7 +117,7 @@ static void drop(struct rds_windows *ws, size_t i)
 		free_window(w);
 }
 
-/* True when the window covers the name behind which the listing continues. */
+/* True when the listing can continue behind this name in the window. */
 static bool covers(const struct window *w, cfs_ino_t dir, const char *name, size_t len)
 {
 	const struct name *last = w->n ? w->v[w->n - 1] : NULL;
@@ -153,7 +153,7 @@ static void leave(struct rds_windows *ws, struct window *w)
 		free_window(w);
 }
 
-/* Takes the window over, with one user. Returns its number. */
+/* Adds the window to the cache, with one user. Returns its number. */
 static unsigned store(struct rds_windows *ws, struct window *w)
 {
 	size_t i, slot, oldest;
@@ -181,7 +181,7 @@ static unsigned store(struct rds_windows *ws, struct window *w)
 
 /* ---- filling a window ---- */
 
-/* A heap with the largest name on top. */
+/* Restores the heap, whose largest name is on top, from position i down. */
 static void sift_down(struct name **v, size_t n, size_t i)
 {
 	for (;;) {
@@ -258,7 +258,7 @@ static int add_batch(struct filling *f, const redisReply *list)
 	return r;
 }
 
-/* HSCAN may give a name twice. */
+/* Also removes duplicates, which HSCAN may return. */
 static void sort_window(struct window *w)
 {
 	size_t i, n = 0;
@@ -330,7 +330,7 @@ static int deliver(struct listing *l, const char *name, size_t len, const redisR
 	after.len = (uint16_t)(1 + len);
 	after.key[0] = (uint8_t)l->number;
 	memcpy(after.key + 1, name, len);
-	/* Removed since the scan. */
+	/* The name was removed since the scan. */
 	if (!rds_is_bytes(entry)) {
 		l->cursor->len = after.len;
 		memcpy(l->cursor->key, after.key, after.len);
@@ -341,7 +341,7 @@ static int deliver(struct listing *l, const char *name, size_t len, const redisR
 		return r;
 	d.entry.attr.type = d.type;
 	d.entry.attr.nlink = 1;
-	/* A name without a node is listed, so that it can be removed. */
+	/* A name whose inode is missing is listed, so that it can be removed. */
 	if (attr && rds_is_bytes(attr)) {
 		r = rds_attr_reply(attr, &d.entry.attr);
 		if (r)
@@ -362,7 +362,7 @@ static int deliver(struct listing *l, const char *name, size_t len, const redisR
 	return 0;
 }
 
-/* The first name behind the cursor */
+/* The index of the first name behind this one. */
 static size_t position(const struct window *w, const char *name, size_t len)
 {
 	size_t lo = 0, hi = w->n;
@@ -386,7 +386,7 @@ static bool same_entry(const redisReply *entry, const struct name *n)
 	       !memcmp(entry->str, n->entry, sizeof(n->entry));
 }
 
-/* A name that is of another inode than the scan found. */
+/* Delivers a name that leads to another inode than at the time of the scan. */
 static int deliver_replaced(struct listing *l, const struct name *n)
 {
 	struct rds_request q;
@@ -422,9 +422,9 @@ static void ask_part(const struct listing *l, struct rds_request *q, struct name
 }
 
 /*
- * Names [at, at + n) of the window, in one round trip. The server may do other work between two parts
- * of it. The names are read after the attributes: a name that still has
- * the inode had it before, so that the inode was there.
+ * Delivers the names [at, at + n) of the window, in one round trip of several commands, between
+ * which the server may do other work. Names are read after the attributes: when the name still
+ * leads to the inode of the scan, the attributes are those of a linked inode.
  */
 static int deliver_page(struct listing *l, const struct window *w, size_t at, size_t n)
 {
@@ -451,10 +451,7 @@ static int deliver_page(struct listing *l, const struct window *w, size_t at, si
 	return r;
 }
 
-/*
- * Delivers from the window; 1: the directory's end, 0: the page is full or the window is at its
- * end.
- */
+/* Delivers from the window. 1: the end of the directory; 0: the page is full or the window ends. */
 static int deliver_window(struct listing *l, struct window *w, const char *name, size_t len)
 {
 	size_t at = position(w, name, len);
@@ -484,7 +481,7 @@ static int compare_found(const void *a, const void *b)
 	return compare_bytes(x->name, x->len, y->name, y->len);
 }
 
-/* A small directory arrives whole with the first reply. */
+/* Delivers a small directory, which the first reply contains. */
 static int deliver_all(struct listing *l, const redisReply *a)
 {
 	const redisReply *list = a->element[2], *attrs = a->element[3];
@@ -511,8 +508,8 @@ static int deliver_all(struct listing *l, const redisReply *a)
 }
 
 /*
- * Makes the window of the names behind that one, out of `all` names of the directory or, with NULL,
- * of a scan. It has one user.
+ * Builds the window of the names behind this one, with one user. all: every name of the directory;
+ * NULL: scan the directory.
  */
 static int make_window(struct listing *l, const char *name, size_t len, const redisReply *all,
 		       struct window **ret)
@@ -533,7 +530,7 @@ static int make_window(struct listing *l, const char *name, size_t len, const re
 	return 0;
 }
 
-/* Starts a listing with one request, which is enough for most directories. */
+/* Starts a listing with one request, which returns most directories as a whole. */
 static int start_listing(struct listing *l)
 {
 	struct window *w;
@@ -565,7 +562,7 @@ out:
 	return r;
 }
 
-static int go_on(struct listing *l)
+static int continue_listing(struct listing *l)
 {
 	struct rds_windows *windows = rds_of(l->e)->windows;
 	char name[CFS_NAME_MAX];
@@ -603,9 +600,9 @@ int rds_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t di
 	if (cursor->len == 0)
 		r = start_listing(&l);
 	else
-		r = go_on(&l);
-	/* A page that is not full although there is more ends at a window's end. */
+		r = continue_listing(&l);
+	/* The page is not full because the window has ended. */
 	while (r == 0 && !l.stopped && l.done < limit && cursor->len)
-		r = go_on(&l);
+		r = continue_listing(&l);
 	return r;
 }

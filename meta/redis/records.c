@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of cachefs's own: a hash per table. */
+/* Records of cachefs itself: one hash per table. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 #define PREFIX "zcachefs:record:"
 
-/* The hash and the field of a record, or (without '/') the hash of a table. */
+/* The hash and the field of the record "table/name"; of a table alone, the hash. */
 struct place {
 	char hash[sizeof(PREFIX) + CFS_RECORD_KEY_MAX];
 	const char *field;
@@ -60,6 +60,7 @@ int rds_op_get_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const cha
 	struct place p = place_of(key);
 	struct rds_request q;
 	int r = rds_ask(&q, e, ctx, CFS_META_OP_other, "sKs", "HGET", p.hash, p.field);
+
 	if (r == 0 && q.reply[0]->type != REDIS_REPLY_STRING)
 		r = -ENOENT;
 	if (r == 0)
@@ -76,6 +77,7 @@ int rds_op_each_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 	struct rds_request q;
 	size_t i;
 	int r = rds_ask(&q, e, ctx, CFS_META_OP_other, "sK", "HGETALL", p.hash);
+
 	for (i = 0; !r && i + 1 < q.reply[0]->elements; i += 2) {
 		const redisReply *f = q.reply[0]->element[i], *v = q.reply[0]->element[i + 1];
 

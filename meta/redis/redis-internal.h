@@ -6,12 +6,12 @@
  * target.c	the server's address: URL options, Sentinel, Cluster
  * pipe.c	requests of many threads over one connection
  * request.c	commands and scripts, retries, meaning of errors
- * reply.c	replies that can be read whatever the server has answered
+ * reply.c	replies that are safe to read, whatever the server has sent
  *
- * A change is one Lua script, meta/redis/<operation>.lua, so it is atomic next to clients that use
- * WATCH and MULTI. Each script stores its last answer for a while under the key of the calling
- * thread. When a connection is lost with the outcome unknown, the script is sent again; a script
- * that has already run then only repeats its answer.
+ * A change is one Lua script, lua/<folder>/<operation>.lua: it is atomic also for clients that use
+ * WATCH and MULTI. Each script stores its last answer for a while, under the key of the calling
+ * thread. When a connection is lost before the answer, the client sends the script again. A script
+ * that has already run returns the stored answer.
  */
 #ifndef CFS_META_REDIS_INTERNAL_H
 #define CFS_META_REDIS_INTERNAL_H
@@ -38,10 +38,10 @@ struct rds_addr {
 struct rds_target {
 	struct rds_addr *seeds; /* servers, nodes of a cluster, or sentinels */
 	size_t n_seeds;
-	char *master; /* Sentinel's name for it; NULL: no Sentinel */
+	char *master; /* the master's name in Sentinel; NULL: no Sentinel */
 	char *user, *password, *sentinel_password;
 	unsigned db;
-	bool cluster; /* the database number is the keys' prefix */
+	bool cluster; /* the database number is part of the key prefix instead */
 	bool tls, verify;
 	char *tls_ca, *tls_cert, *tls_key, *tls_name;
 	uint64_t read_timeout_ms, write_timeout_ms;
@@ -79,9 +79,9 @@ int rds_sock_receive(struct rds_sock *s, cfs_deadline_t deadline, redisReply **r
 int rds_sock_ask(struct rds_sock *s, cfs_deadline_t deadline, redisReply **ret, ...)
 	__attribute__((sentinel));
 int rds_sock_is_cluster(struct rds_sock *s, cfs_deadline_t deadline, bool *ret);
-/* Forgets the server found last, so that Sentinel or the cluster is asked again. */
+/* Forgets the current server: the next connection asks Sentinel or the seeds. */
 void rds_target_forget(struct rds_target *t);
-/* Notes the volume's node from a MOVED reply: "3999 127.0.0.1:6381". */
+/* Sets the current server from a MOVED reply: "3999 127.0.0.1:6381". */
 void rds_target_moved(struct rds_target *t, const char *to);
 
 /* ---- pipe.c ---- */
@@ -90,8 +90,8 @@ struct rds_pipe;
 int rds_pipe_create(struct rds_target *t, struct rds_pipe **ret);
 void rds_pipe_destroy(struct rds_pipe *p);
 /*
- * Sends data, which is `n` commands, and waits for their replies. -ENOTCONN: not connected, or lost
- * meanwhile; -ETIMEDOUT. *ret_sent: whether the server may have received it.
+ * Sends `n` commands and waits for their replies. -ENOTCONN: no connection, or it was lost;
+ * -ETIMEDOUT. *ret_sent: whether the server may have received the commands.
  */
 int rds_pipe_run(struct rds_pipe *p, const void *data, size_t len, size_t n,
 		 cfs_deadline_t deadline, redisReply **ret, bool *ret_sent);
@@ -126,7 +126,7 @@ static inline struct rds *rds_of(struct cfs_engine *e)
 /* ---- request.c ---- */
 
 /*
- * Some commands, sent together. Words of a command by format letter:
+ * Commands that are sent together. Format letters of the words of a command:
  *	s const char *		i int64_t	u uint64_t
  *	b const void *, size_t	bytes
  *	k const char *, uint64_t	the key of that name and number
@@ -145,19 +145,19 @@ struct rds_request {
 	/* a script */
 	const struct rds_script *script;
 	unsigned n_words;
-	char key[RDS_KEY_MAX], token[17]; /* key of its stored answer */
-	bool resent;			  /* both are those of an earlier request */
+	char key[RDS_KEY_MAX], token[17]; /* key and number of its stored answer */
+	bool resent;			  /* both belong to an earlier request, which is repeated */
 	char small[1024];
 };
 
-/* How long the server keeps an answer under that key, at least. */
+/* The shortest time that the server keeps an answer under this key. */
 uint64_t rds_kept_ms(const char *key);
 void rds_begin(struct rds_request *q, struct cfs_engine *e);
 void rds_end(struct rds_request *q);
-/* Ready for other commands. */
+/* Removes the commands and replies, so that the request can be used for other commands. */
 void rds_again(struct rds_request *q);
 void rds_command(struct rds_request *q, const char *fmt, ...);
-/* A command of unknown length: its number of words, then word by word. */
+/* Begins a command of that many words, which rds_words adds. */
 void rds_command_begin(struct rds_request *q, size_t words);
 void rds_words(struct rds_request *q, const char *fmt, ...);
 void rds_words_v(struct rds_request *q, const char *fmt, va_list ap);
@@ -169,9 +169,9 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 int rds_ask(struct rds_request *q, struct cfs_engine *e, const struct cfs_ctx *ctx,
 	    enum cfs_meta_op op, const char *fmt, ...);
 /*
- * Runs a script with its arguments, alone in its request. Its answer is an array, *ret; the first
- * element is 0 or positive, or the negative errno that is returned (then *ret is set as well). Of a
- * bare script: 0 when the answer is the number 0, else 1.
+ * Runs a script with its arguments; a request has one script and no other command. The answer,
+ * *ret, is an array. Returns its first element: 0, a positive number, or a negative errno (*ret is
+ * set as well). For a bare script: 0 when the answer is the number 0, else 1.
  */
 int rds_script(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 	       const struct rds_script *script, redisReply **ret, const char *fmt, ...);
@@ -180,25 +180,26 @@ void rds_script_begin(struct rds_request *q, const struct cfs_ctx *ctx,
 		      const struct rds_script *script, size_t words);
 int rds_script_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 		   redisReply **ret);
-/* A script that answers with a result only. */
+/* Runs a script whose answer has only the result. */
 int rds_change(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 	       const struct rds_script *script, const char *fmt, ...);
 /*
- * The place of a scan; `at` is 0 before the first page and after the last one. A server never gives
- * a cursor twice. One that does would keep a scan for ever: it goes round in a circle, and the
- * mark, which is moved after 1, 2, 4, ... pages, is met again.
+ * The position of a scan; `at` is 0 before the first page and after the last one. A correct server
+ * never returns a cursor twice. A server that does would make the scan endless: `mark` is the
+ * cursor after 1, 2, 4, ... pages, and meeting it again ends the scan with an error.
  */
 struct rds_cursor {
 	uint64_t at, mark, pages;
 };
 /*
- * One page of SCAN, HSCAN or ZSCAN, of about `count` elements: fmt has the words before the cursor;
- * pattern: for MATCH, or NULL. *ret is part of q. -EIO: the server has repeated a cursor (logged).
+ * Reads one page of SCAN, HSCAN or ZSCAN, of about `count` elements. fmt: the words before the
+ * cursor; pattern: for MATCH, or NULL. *ret is part of q. -EIO: the server has repeated a cursor
+ * (logged).
  */
 int rds_page(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 	     struct rds_cursor *c, uint64_t count, const char *pattern, const redisReply **ret,
 	     const char *fmt, ...);
-/* Bytes collected as one argument. */
+/* A growing buffer of bytes. */
 struct rds_bytes {
 	uint8_t *p;
 	size_t len, cap;
@@ -209,19 +210,21 @@ void rds_bytes_add(struct rds_bytes *b, const void *p, size_t len);
 /* ---- replies ---- */
 
 /*
- * reply.c: every reply that rds_sock_receive() returns can be read as one of any type. Its text is
- * never NULL, but "" with len 0 where the type has none; the elements 0 to RDS_ELEMENTS - 1 are
- * there, nil from `elements` on. So a server that is damaged, or is none of Redis, leads to an
- * error or a wrong number, and never to a crash. Elements behind a number that comes from another
- * reply are read by rds_element(), and bytes after a look at len.
+ * reply.c: code may read a reply of rds_sock_receive() as any type. `str` is never NULL; it is ""
+ * with len 0 for types without text. Elements 0 to RDS_ELEMENTS - 1 exist, and are nil from
+ * `elements` on. So a damaged or foreign server causes an error or a wrong number, and never a
+ * crash. An index that comes from another reply needs rds_element(); reading bytes needs a check of
+ * len.
  */
 enum { RDS_ELEMENTS = 8 };
-/* Makes a reply such; -EPROTO: a type that is not used. The reply is then only freed. */
+/*
+ * Fills a received reply in this way. -EPROTO: a type that is not used; -ENOMEM. Then only free it.
+ */
 int rds_reply_fill(redisReply *r);
-/* The element, nil from `elements` on. */
+/* Element i; nil from `elements` on. */
 const redisReply *rds_element(const redisReply *r, size_t i);
 
-/* A number in an integer or string reply, cut at +-2^62: two can be added. 0 for nil. */
+/* The number of an integer or string reply, limited to +-2^62, so that two can be added. nil: 0. */
 int64_t rds_int(const redisReply *r);
 static inline bool rds_is_nil(const redisReply *r)
 {
@@ -231,13 +234,13 @@ static inline bool rds_is_bytes(const redisReply *r)
 {
 	return r->type == REDIS_REPLY_STRING || r->type == REDIS_REPLY_STATUS;
 }
-/* The digits up to the end or a character in `stop`; false when there are none or others. */
+/* Parses leading digits; *ret_used: how many. False: there are none, or the number is too large. */
 bool rds_number(const char *p, size_t len, uint64_t *ret, size_t *ret_used);
 
 /* ---- attr.c ---- */
 
 #define RDS_ATTR_MAX 81
-/* A record with a greater length is damaged, and its sums would not fit into numbers. */
+/* A record with a greater length is damaged; sums of lengths would overflow. */
 #define RDS_LENGTH_MAX (2 * CFS_FILE_MAX)
 size_t rds_attr_encode(const struct cfs_attr *a, uint8_t out[RDS_ATTR_MAX]);
 /* -EIO: not an attribute record */
@@ -256,7 +259,7 @@ static inline const char *rds_stats(struct rds *r)
 	return cfs_host_dir_stats(r->engine.host) ? "1" : "0";
 }
 
-/* A list of (id, size) as scripts return it, 12 bytes each, to fn. */
+/* Calls fn for each (id, size) pair of a list that a script returns, 12 bytes each. */
 int rds_each_pair(const redisReply *r, cfs_engine_slice_fn fn, void *arg);
 
 /* ---- readdir.c ---- */

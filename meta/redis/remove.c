@@ -25,43 +25,44 @@ static int victim_reply(struct rds *rds, const redisReply *outcome, const redisR
 	return 0;
 }
 
-/* A script may have to know whether the inode behind the name is open here. */
-struct question {
-	cfs_ino_t asked; /* 0: none */
+/* Tells a script whether this client has an inode open: the expected inode of the name. */
+struct open_state {
+	cfs_ino_t ino; /* 0: none */
 	const char *open;
 	unsigned tries;
 };
 
-static struct question question(struct rds *rds, cfs_ino_t asked)
+static struct open_state open_state(struct rds *rds, cfs_ino_t ino)
 {
-	bool open = asked && cfs_host_is_open(rds->engine.host, asked);
+	bool open = ino && cfs_host_is_open(rds->engine.host, ino);
 
-	return (struct question){.asked = asked, .open = open ? "1" : "0"};
+	return (struct open_state){.ino = ino, .open = open ? "1" : "0"};
 }
 
-static struct question first_question(struct rds *rds, cfs_ino_t parent, const char *name,
-				      size_t len)
+static struct open_state expected_state(struct rds *rds, cfs_ino_t parent, const char *name,
+					size_t len)
 {
-	return question(rds, cfs_optimistic_name(&rds->optimistic, parent, name, len));
+	return open_state(rds, cfs_optimistic_name(&rds->optimistic, parent, name, len));
 }
 
-/* True: the script asks about another inode, and is run again. */
-static bool next_question(struct rds *rds, int r, const redisReply *a, struct question *k)
+/* True: the script asks for the state of another inode; run it again. */
+static bool asks_again(struct rds *rds, int r, const redisReply *a, struct open_state *k)
 {
 	unsigned tries = k->tries + 1;
 
 	if (r != -EBUSY || a->elements != 2 || !rds_is_bytes(a->element[1]) || tries == MAX_ASKED)
 		return false;
-	*k = question(rds, strtoull(a->element[1]->str, NULL, 10));
+	*k = open_state(rds, strtoull(a->element[1]->str, NULL, 10));
 	k->tries = tries;
 	return true;
 }
 
-static int remove_judged(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir,
-			 const struct cfs_engine_remove *req, struct cfs_removed *ret)
+/* The script that applies the rules itself. */
+static int remove_by_rules(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir,
+			   const struct cfs_engine_remove *req, struct cfs_removed *ret)
 {
 	struct rds *rds = rds_of(e);
-	struct question k = first_question(rds, req->parent, req->name, req->name_len);
+	struct open_state k = expected_state(rds, req->parent, req->name, req->name_len);
 	uint8_t who[RDS_WHO_MAX];
 	struct rds_request q;
 	redisReply *a;
@@ -70,11 +71,11 @@ static int remove_judged(struct cfs_engine *e, const struct cfs_ctx *ctx, bool d
 	rds_begin(&q, e);
 	do
 		r = rds_script(&q, ctx, dir ? CFS_META_OP_rmdir : CFS_META_OP_unlink,
-			       &rds_remove_lua, &a, "uu8bsu8btsus", req->parent, k.asked,
-			       req->parent, req->name, req->name_len, dir ? "1" : "0", req->trash,
-			       req->trash, who, rds_who(ctx, who), ctx->now, rds_stats(rds),
+			       &rds_remove_lua, &a, "uu8bsu8btsus", req->parent, k.ino, req->parent,
+			       req->name, req->name_len, dir ? "1" : "0", req->trash, req->trash,
+			       who, rds_who(ctx, who), ctx->now, rds_stats(rds),
 			       cfs_host_sid(e->host), k.open);
-	while (next_question(rds, r, a, &k));
+	while (asks_again(rds, r, a, &k));
 	if (!r && a->elements == 7) {
 		*ret = (struct cfs_removed){0};
 		r = victim_reply(rds, a->element[1], a->element[2], a->element[3], a->element[4],
@@ -95,7 +96,7 @@ static int remove_name(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir
 	int r = dir ? 0 : rds_unlink_optimistic(e, ctx, req, ret);
 
 	if (!r)
-		r = remove_judged(e, ctx, dir, req, ret);
+		r = remove_by_rules(e, ctx, dir, req, ret);
 	if (r < 0)
 		return r;
 	if (ret->outcome == CFS_REMOVED_DELETED) {
@@ -151,7 +152,7 @@ static int rename_reply(struct rds *rds, const struct cfs_engine_rename *req, co
 		return -EIO;
 	ret->moved.ino = cfs_get_be64(a->element[1]->str);
 	r = rds_attr_reply(a->element[2], &ret->moved.attr);
-	/* Both names are of one inode: nothing has changed. */
+	/* Both names lead to one inode: nothing has changed. */
 	if (r || a->elements < 8)
 		return r;
 	if (rds_int(a->element[3]) != CFS_REMOVED_NONE)
@@ -168,7 +169,7 @@ int rds_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 {
 	const struct cfs_rename *n = &req->r;
 	struct rds *rds = rds_of(e);
-	struct question k = first_question(rds, n->dst_parent, n->dst_name, n->dst_len);
+	struct open_state k = expected_state(rds, n->dst_parent, n->dst_name, n->dst_len);
 	uint8_t who[RDS_WHO_MAX];
 	struct rds_request q;
 	redisReply *a;
@@ -180,8 +181,8 @@ int rds_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 			       n->src_parent, n->dst_parent, n->src_parent, n->src_name, n->src_len,
 			       n->dst_parent, n->dst_name, n->dst_len, (uint64_t)n->flags,
 			       req->trash, req->trash, who, rds_who(ctx, who), ctx->now,
-			       rds_stats(rds), cfs_host_sid(e->host), k.asked, k.open);
-	while (next_question(rds, r, a, &k));
+			       rds_stats(rds), cfs_host_sid(e->host), k.ino, k.open);
+	while (asks_again(rds, r, a, &k));
 	if (!r)
 		r = rename_reply(rds, req, a, ret, ret_usage);
 	if (!r)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks of single inodes and counts. The data is read in several steps; a repair is written only
- * if the data it is based on is unchanged (optimistic check).
+ * Checks of single inodes and counts. Several commands read the data; a repair is written only if
+ * the data is unchanged (optimistic check).
  *
- * Names are found from the inode by its parent field or its parents' hash. When these do not
+ * The parent field of the inode, or its hash of parents, leads to its names. When these do not
  * explain the link count, all directories are searched.
  */
 #include <errno.h>
@@ -191,8 +191,8 @@ static int search_everywhere(struct check *a)
 	return r;
 }
 
-/* SCAN and HSCAN may deliver an entry twice. */
-static void drop_twins(struct check *a)
+/* SCAN and HSCAN may return an entry twice. */
+static void drop_duplicates(struct check *a)
 {
 	size_t i, k, n = 0;
 
@@ -245,7 +245,7 @@ static int read_names(struct check *a)
 	if (!r && (!a->n_names || a->n_names != (is_dir ? 1 : a->c.attr.nlink)))
 		r = search_everywhere(a);
 	if (!r)
-		drop_twins(a);
+		drop_duplicates(a);
 	if (!r)
 		r = read_types(a);
 	a->c.names = (uint32_t)a->n_names;
@@ -373,7 +373,7 @@ static int make_stat(struct check *a)
 	if (r || entries > CFS_CHECK_ENTRIES)
 		return r;
 	a->c.repaired |= CFS_CHECK_NO_STAT;
-	/* A row that another client has made meanwhile is not overwritten. */
+	/* Does not overwrite statistics that another client has created. */
 	rds_apply_if(&a->fix, "", 0, "sKu", "HGET", "dirUsedInodes", a->ino);
 	return sum_entries(a);
 }
@@ -437,7 +437,7 @@ static int is_sustained(struct check *a)
 	return r < 0 ? r : h.found;
 }
 
-/* An orphan: it has no name, and is neither being created or cloned nor being deleted. */
+/* An orphan has no name, is not open in any session, and is not part of a clone in progress. */
 static int check_orphan(struct check *a)
 {
 	const struct cfs_attr *attr = &a->c.attr;
@@ -454,7 +454,7 @@ static int check_orphan(struct check *a)
 	return 0;
 }
 
-/* The inode is missing, but other keys name it. */
+/* The inode is missing, but other keys refer to it. */
 static int check_missing(struct check *a, struct rds_bytes *chunks)
 {
 	uint64_t length;
@@ -523,7 +523,7 @@ static void write_node(struct check *a)
 	rds_apply_do(&a->fix, "skb", "SET", "i", a->ino, record, rds_attr_encode(&now, record));
 }
 
-/* Data of at least `length` bytes is deleted by the jobs. */
+/* Records the data for deletion by the background jobs. length: at least so much. */
 static void delete_data(struct check *a, const struct rds_bytes *chunks, uint64_t length)
 {
 	char member[48];
@@ -536,7 +536,7 @@ static void delete_data(struct check *a, const struct rds_bytes *chunks, uint64_
 	rds_apply_do(&a->fix, "sKis", "ZADD", "delfiles", (int64_t)a->ctx->now.tv_sec, member);
 }
 
-/* A file without a name is deleted like one whose last name was removed. */
+/* Deletes a file without a name in the same way as unlink of a last name. */
 static void remove_orphan(struct check *a, const struct rds_bytes *chunks)
 {
 	rds_apply_do(&a->fix, "skkkk", "DEL", "i", a->ino, "x", a->ino, "p", a->ino, "s", a->ino);
@@ -560,7 +560,7 @@ static void write_usage(struct check *a)
 	}
 }
 
-static int put_right(struct check *a, struct rds_bytes *chunks)
+static int repair(struct check *a, struct rds_bytes *chunks)
 {
 	int r = 0;
 
@@ -629,7 +629,7 @@ static int check_once(struct check *a)
 	if (!r && a->exists && a->c.attr.type == CFS_TYPE_DIR)
 		r = check_stat(a);
 	if (!r && a->c.repaired)
-		r = put_right(a, &chunks);
+		r = repair(a, &chunks);
 	rds_apply_end(&a->fix);
 	free(chunks.p);
 	return r;
@@ -673,8 +673,8 @@ static int add_node(void *arg, const struct cfs_row *row)
 }
 
 /*
- * Redis has no snapshot of all keys. While the counters change, or when SCAN has delivered a key
- * twice, each call gives a different mark.
+ * Redis has no snapshot of all keys. While the counters change, or when SCAN has returned a key
+ * twice, each call returns a different mark, which tells the caller that the sums are not reliable.
  */
 int rds_op_check_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_sums *ret)
 {

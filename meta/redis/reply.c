@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replies that can be read whatever the server has answered. */
+/* Replies that are safe to read, whatever the server has sent. */
 #include <errno.h>
 #include <stdlib.h>
 

@@ -23,9 +23,9 @@ static uint64_t slot(void)
 }
 
 /*
- * Each thread changes its key from time to time: bare scripts overwrite the key, which costs less
- * than setting its expiry each time. The key's name ends with its lifetime from the first use: the
- * time it is in use, plus longer than a request may be repeated.
+ * Each thread changes its key every KEY_MS: bare scripts overwrite the value of an existing key,
+ * which costs less than setting an expiry each time. The name of the key ends with its lifetime
+ * from the first use: KEY_MS, and longer than a request may be repeated.
  */
 enum { KEY_MS = 180000, LATE_MS = 60000, HOLD_MS = 120000 };
 
@@ -35,8 +35,8 @@ static uint64_t kept_ms(cfs_deadline_t deadline)
 	uint64_t left = CFS_MIN(cfs_deadline_left_ms(deadline), most), hold = HOLD_MS;
 
 	/*
-	 * In steps, so that requests of one kind share a key. Twice: the data layer repeats a
-	 * commit for that long again.
+	 * Powers of two, so that requests with similar deadlines share a key. Twice the deadline,
+	 * because the data layer repeats a commit for as long again.
 	 */
 	while (hold < 2 * left + LATE_MS)
 		hold *= 2;
@@ -268,7 +268,7 @@ static bool is_full(const redisReply *e)
 	       strstr(e->str, "MISCONF");
 }
 
-/* Old servers put the script's name before errors of commands inside a script. */
+/* Old servers put the script's name before the error of a command in a script. */
 static bool is_unwritable(const redisReply *e)
 {
 	return is(e, "READONLY") || is(e, "MASTERDOWN") || is(e, "CLUSTERDOWN") ||
@@ -281,12 +281,12 @@ static bool is_temporary(const redisReply *e)
 	       is(e, "NOREPLICAS") || strstr(e->str, "NOREPLICAS");
 }
 
-static enum verdict judge(struct rds_request *q, struct rds_pipe *p, const redisReply *e, bool text,
-			  int *ret_errno)
+static enum verdict classify(struct rds_request *q, struct rds_pipe *p, const redisReply *e,
+			     bool text, int *ret_errno)
 {
 	struct rds *r = q->r;
 
-	/* An answer to the text itself is tried again as any other, with pauses. */
+	/* NOSCRIPT in answer to the text itself: the request is tried again after a pause. */
 	if (is(e, "NOSCRIPT") && q->script)
 		return text ? AGAIN : RELOAD;
 	if (is(e, "MOVED ")) {
@@ -328,7 +328,7 @@ static const redisReply *first_error(const struct rds_request *q)
 
 /* ---- running ---- */
 
-/* Threads spread over the connections, each staying with its own. */
+/* Each thread uses one of the connections. */
 static struct rds_pipe *my_pipe(struct rds *r)
 {
 	return r->pipes[slot() % r->n_pipes];
@@ -404,7 +404,7 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 		ever_sent |= sent;
 		if (!rc) {
 			e = first_error(q);
-			v = e ? judge(q, p, e, text, &rc) : GIVE_UP;
+			v = e ? classify(q, p, e, text, &rc) : GIVE_UP;
 		} else {
 			memset(q->reply, 0, q->n * sizeof(redisReply *));
 			v = rc == -ENOTCONN || rc == -ETIMEDOUT ? AGAIN : GIVE_UP;
@@ -422,7 +422,7 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 				 CFS_MIN(r->target.max_backoff_ms, 1000), ctx->deadline))
 			break;
 	}
-	/* The request may still arrive at the server: no later request may use its key. */
+	/* The server may still execute the request: no later request may use its key. */
 	if (rc == -ETIMEDOUT && ever_sent)
 		my_slot = 0;
 	cfs_host_count(r->engine.host, op, trips, attempt);
@@ -442,7 +442,7 @@ int rds_ask(struct rds_request *q, struct cfs_engine *e, const struct cfs_ctx *c
 	return rds_run(q, ctx, op);
 }
 
-/* ARGV[1] and [2] of each script that changes something; [3] is for lib/log.lua. */
+/* ARGV[1] and [2] of each script that makes changes; [3] is for lib/log.lua. */
 static void put_write_words(struct rds_request *q, const struct cfs_ctx *ctx)
 {
 	struct cfs_engine_host *host = q->r->engine.host;

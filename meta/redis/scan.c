@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole tables. SCAN and HSCAN deliver every key that exists throughout at least once, as the
- * contract requires. A position is a cursor of theirs (a, c, d) and the phase (b), 0 before the
- * beginning.
+ * Scans of whole tables. SCAN and HSCAN return each key that exists throughout the scan at least
+ * once, as the contract requires. A position is their cursor (a, c, d) and the phase (b); all are 0
+ * before the beginning.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -28,10 +28,10 @@ struct scan {
 		uint64_t n, indx;
 	} *keys;
 	size_t n_keys, cap;
-	struct rds_bytes pairs; /* slices whose references are to be looked up */
+	struct rds_bytes pairs; /* slices whose reference counts will be looked up */
 };
 
-static int give(struct scan *a, const struct cfs_row *row)
+static int deliver(struct scan *a, const struct cfs_row *row)
 {
 	a->stopped = a->fn(a->arg, row);
 	return a->stopped;
@@ -105,7 +105,7 @@ static int note_key(void *arg, uint64_t n, const char *rest, size_t rest_len)
 
 /* ---- rows ---- */
 
-static int give_records(struct scan *a, size_t k, const redisReply *list)
+static int deliver_records(struct scan *a, size_t k, const redisReply *list)
 {
 	struct cfs_row row = {.ino = a->keys[k].n};
 	struct cfs_slice *v = NULL;
@@ -120,12 +120,12 @@ static int give_records(struct scan *a, size_t k, const redisReply *list)
 	row.list.damaged = r == -EIO;
 	row.list.slices = v;
 	row.list.n = r ? 0 : list->elements;
-	r = give(a, &row);
+	r = deliver(a, &row);
 	free(v);
 	return r;
 }
 
-static int give_hash(struct scan *a, size_t k, const redisReply *list)
+static int deliver_hash(struct scan *a, size_t k, const redisReply *list)
 {
 	struct cfs_row row = {.ino = a->keys[k].n};
 	size_t i;
@@ -145,12 +145,12 @@ static int give_hash(struct scan *a, size_t k, const redisReply *list)
 		} else {
 			continue;
 		}
-		r = give(a, &row);
+		r = deliver(a, &row);
 	}
 	return r;
 }
 
-static int give_members(struct scan *a, size_t k, const redisReply *list)
+static int deliver_members(struct scan *a, size_t k, const redisReply *list)
 {
 	struct cfs_row row = {.sid = a->keys[k].n};
 	size_t i;
@@ -158,12 +158,12 @@ static int give_members(struct scan *a, size_t k, const redisReply *list)
 
 	for (i = 0; i < list->elements && !r; i++) {
 		row.ino = strtoull(list->element[i]->str, NULL, 10);
-		r = give(a, &row);
+		r = deliver(a, &row);
 	}
 	return r;
 }
 
-static int give_entries(struct scan *a, cfs_ino_t dir, const redisReply *list)
+static int deliver_entries(struct scan *a, cfs_ino_t dir, const redisReply *list)
 {
 	struct cfs_row row;
 	size_t i;
@@ -178,16 +178,13 @@ static int give_entries(struct scan *a, cfs_ino_t dir, const redisReply *list)
 		row.edge.parent = dir;
 		row.edge.name = name->str;
 		row.edge.name_len = name->len;
-		r = give(a, &row);
+		r = deliver(a, &row);
 	}
 	return r;
 }
 
-/*
- * A directory is a hash of any size: its first part is read together with those of other
- * directories.
- */
-static int give_dir(struct scan *a, size_t k, const redisReply *first)
+/* first: the first page of the directory's hash, read together with those of other directories. */
+static int deliver_dir(struct scan *a, size_t k, const redisReply *first)
 {
 	const cfs_ino_t dir = a->keys[k].n;
 	const redisReply *page;
@@ -198,7 +195,7 @@ static int give_dir(struct scan *a, size_t k, const redisReply *first)
 	if (first->elements != 2)
 		return -EIO;
 	cursor.at = strtoull(first->element[0]->str, NULL, 10);
-	r = give_entries(a, dir, first->element[1]);
+	r = deliver_entries(a, dir, first->element[1]);
 	rds_begin(&q, a->e);
 	while (!r && cursor.at) {
 		struct cfs_ctx ctx = page_ctx();
@@ -206,13 +203,13 @@ static int give_dir(struct scan *a, size_t k, const redisReply *first)
 		r = rds_page(&q, &ctx, CFS_META_OP_other, &cursor, 4096, NULL, &page, "sk", "HSCAN",
 			     "d", dir);
 		if (!r)
-			r = give_entries(a, dir, page);
+			r = deliver_entries(a, dir, page);
 	}
 	rds_end(&q);
 	return r;
 }
 
-static int give_value(struct scan *a, size_t k, const redisReply *v)
+static int deliver_value(struct scan *a, size_t k, const redisReply *v)
 {
 	struct cfs_row row = {.ino = a->keys[k].n};
 	int r = 0;
@@ -224,25 +221,25 @@ static int give_value(struct scan *a, size_t k, const redisReply *v)
 			return 0;
 		if (r)
 			cfs_err("inode record is damaged: inode=%" PRIu64, row.ino);
-		return r ? r : give(a, &row);
+		return r ? r : deliver(a, &row);
 	case CFS_TABLE_SYMLINK:
 		if (!rds_is_bytes(v))
 			return 0;
 		row.symlink.target = v->str;
 		row.symlink.len = v->len;
-		return give(a, &row);
+		return deliver(a, &row);
 	case CFS_TABLE_CHUNK:
-		return give_records(a, k, v);
+		return deliver_records(a, k, v);
 	case CFS_TABLE_EDGE:
-		return give_dir(a, k, v);
+		return deliver_dir(a, k, v);
 	case CFS_TABLE_SUSTAINED:
-		return give_members(a, k, v);
+		return deliver_members(a, k, v);
 	default:
-		return give_hash(a, k, v);
+		return deliver_hash(a, k, v);
 	}
 }
 
-/* ---- one page of keys and what they hold ---- */
+/* ---- one page of keys, with their values ---- */
 
 static const struct {
 	const char *name, *command;
@@ -272,7 +269,7 @@ static void ask_value(struct scan *a, size_t k)
 }
 
 static int page_of_keys(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *pos,
-			int (*give_one)(struct scan *a, size_t k, const redisReply *v))
+			int (*deliver_one)(struct scan *a, size_t k, const redisReply *v))
 {
 	const size_t page = sources[a->table].page;
 	struct rds_cursor cursor = cursor_at(pos);
@@ -290,7 +287,7 @@ static int page_of_keys(struct scan *a, const struct cfs_ctx *ctx, struct cfs_sc
 			ask_value(a, i + k);
 		r = rds_run(&a->values, &own, CFS_META_OP_other);
 		for (k = 0; k < n && !r; k++)
-			r = give_one(a, i + k, a->values.reply[k]);
+			r = deliver_one(a, i + k, a->values.reply[k]);
 	}
 	if (!r)
 		keep_cursor(pos, &cursor);
@@ -301,7 +298,8 @@ static int page_of_keys(struct scan *a, const struct cfs_ctx *ctx, struct cfs_sc
 
 static int page_of_fields(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *pos,
 			  const char *command, const char *key,
-			  int (*give_one)(struct scan *a, const redisReply *f, const redisReply *v))
+			  int (*deliver_one)(struct scan *a, const redisReply *f,
+					     const redisReply *v))
 {
 	struct rds_cursor cursor = cursor_at(pos);
 	const redisReply *page;
@@ -312,14 +310,14 @@ static int page_of_fields(struct scan *a, const struct cfs_ctx *ctx, struct cfs_
 	rds_begin(&q, a->e);
 	r = rds_page(&q, ctx, CFS_META_OP_other, &cursor, 4096, NULL, &page, "sK", command, key);
 	for (i = 0; !r && i + 1 < page->elements; i += 2)
-		r = give_one(a, page->element[i], page->element[i + 1]);
+		r = deliver_one(a, page->element[i], page->element[i + 1]);
 	if (!r)
 		keep_cursor(pos, &cursor);
 	rds_end(&q);
 	return r;
 }
 
-static int give_delfile(struct scan *a, const redisReply *f, const redisReply *v)
+static int deliver_delfile(struct scan *a, const redisReply *f, const redisReply *v)
 {
 	struct cfs_row row = {.deleted.when_s = rds_int(v)};
 	size_t used;
@@ -327,35 +325,35 @@ static int give_delfile(struct scan *a, const redisReply *f, const redisReply *v
 	if (!rds_number(f->str, f->len, &row.ino, &used) || f->str[used] != ':')
 		return 0;
 	row.deleted.length = strtoull(f->str + used + 1, NULL, 10);
-	return give(a, &row);
+	return deliver(a, &row);
 }
 
-static int give_detached(struct scan *a, const redisReply *f, const redisReply *v)
+static int deliver_detached(struct scan *a, const redisReply *f, const redisReply *v)
 {
 	const struct cfs_row row = {.ino = strtoull(f->str, NULL, 10), .added_s = rds_int(v)};
 
-	return give(a, &row);
+	return deliver(a, &row);
 }
 
-static int give_acl(struct scan *a, const redisReply *f, const redisReply *v)
+static int deliver_acl(struct scan *a, const redisReply *f, const redisReply *v)
 {
 	const struct cfs_row row = {
 		.acl = {.id = (uint32_t)rds_int(f), .rule = v->str, .len = v->len},
 	};
 
-	return give(a, &row);
+	return deliver(a, &row);
 }
 
-static int give_ref(struct scan *a, const redisReply *f, const redisReply *v)
+static int deliver_ref(struct scan *a, const redisReply *f, const redisReply *v)
 {
 	struct cfs_row row = {.ref.refs = rds_int(v) + 1};
 
 	if (!rds_parse_ref(f->str, f->len, &row.ref.id, &row.ref.size))
 		return 0;
-	return give(a, &row);
+	return deliver(a, &row);
 }
 
-static int give_delayed(struct scan *a, const redisReply *f, const redisReply *v)
+static int deliver_delayed(struct scan *a, const redisReply *f, const redisReply *v)
 {
 	const char *bar = strchr(f->str, '_');
 	struct cfs_row row = {.list.damaged = v->len % PAIR_BYTES};
@@ -372,12 +370,12 @@ static int give_delayed(struct scan *a, const redisReply *f, const redisReply *v
 	row.list.slices = list;
 	row.list.n = n;
 	row.list.deleted_s = bar ? strtoll(bar + 1, NULL, 10) : 0;
-	r = give(a, &row);
+	r = deliver(a, &row);
 	free(list);
 	return r;
 }
 
-/* The other two numbers of the directories in a page of dirUsedInodes. */
+/* Reads length and space of the directories in a page of dirUsedInodes. */
 static int ask_stats(struct rds_request *q, const struct cfs_ctx *ctx, const redisReply *page)
 {
 	static const char *const keys[] = {"dirDataLength", "dirUsedSpace"};
@@ -414,7 +412,7 @@ static int page_of_stats(struct scan *a, const struct cfs_ctx *ctx, struct cfs_s
 				 .inodes = rds_int(page->element[i + 1])},
 		};
 
-		r = give(a, &row);
+		r = deliver(a, &row);
 	}
 	if (!r)
 		keep_cursor(pos, &cursor);
@@ -423,7 +421,7 @@ static int page_of_stats(struct scan *a, const struct cfs_ctx *ctx, struct cfs_s
 	return r;
 }
 
-static int give_counters(struct scan *a, const struct cfs_ctx *ctx)
+static int deliver_counters(struct scan *a, const struct cfs_ctx *ctx)
 {
 	static const char *const names[] = {
 		"nextInode",
@@ -453,16 +451,16 @@ static int give_counters(struct scan *a, const struct cfs_ctx *ctx)
 		rds_counter_key(names[i], &shift);
 		row.counter.value = rds_int(q.reply[i]) + shift;
 		if (!rds_is_nil(q.reply[i]) || shift)
-			r = give(a, &row);
+			r = deliver(a, &row);
 	}
 	rds_end(&q);
 	return r;
 }
 
-/* ---- references: the stored counts, and the slices with one reference, which has no key ---- */
+/* ---- references: the stored counts; slices with one reference have none ---- */
 
 /* Delivers the collected slices that have one reference. */
-static int give_single(struct scan *a)
+static int deliver_single(struct scan *a)
 {
 	const size_t n = a->pairs.len / PAIR_BYTES;
 	const uint8_t *pairs = a->pairs.p;
@@ -493,13 +491,13 @@ static int give_single(struct scan *a)
 		};
 
 		if (rds_is_nil(rds_element(q.reply[0], i)))
-			r = give(a, &row);
+			r = deliver(a, &row);
 	}
 	rds_end(&q);
 	return r;
 }
 
-static int give_refs_of_list(struct scan *a, size_t k, const redisReply *list)
+static int deliver_refs_of_list(struct scan *a, size_t k, const redisReply *list)
 {
 	size_t i;
 
@@ -510,14 +508,14 @@ static int give_refs_of_list(struct scan *a, size_t k, const redisReply *list)
 		if (list->element[i]->len == CFS_SLICE_BYTES && cfs_get_be64(record + 4))
 			rds_bytes_add(&a->pairs, record + 4, PAIR_BYTES);
 	}
-	return a->pairs.len > PAIRS_MAX ? give_single(a) : 0;
+	return a->pairs.len > PAIRS_MAX ? deliver_single(a) : 0;
 }
 
-static int give_refs_of_delayed(struct scan *a, const redisReply *f, const redisReply *v)
+static int deliver_refs_of_delayed(struct scan *a, const redisReply *f, const redisReply *v)
 {
 	(void)f;
 	rds_bytes_add(&a->pairs, v->str, v->len - v->len % PAIR_BYTES);
-	return a->pairs.len > PAIRS_MAX ? give_single(a) : 0;
+	return a->pairs.len > PAIRS_MAX ? deliver_single(a) : 0;
 }
 
 enum { COUNTED, IN_LISTS, IN_DELAYED, PHASES };
@@ -528,14 +526,14 @@ static int page_of_refs(struct scan *a, const struct cfs_ctx *ctx, struct cfs_sc
 
 	switch (pos->b >> 1) {
 	case COUNTED:
-		return page_of_fields(a, ctx, pos, "HSCAN", "sliceRef", give_ref);
+		return page_of_fields(a, ctx, pos, "HSCAN", "sliceRef", deliver_ref);
 	case IN_LISTS:
-		r = page_of_keys(a, ctx, pos, give_refs_of_list);
+		r = page_of_keys(a, ctx, pos, deliver_refs_of_list);
 		break;
 	default:
-		r = page_of_fields(a, ctx, pos, "HSCAN", "delSlices", give_refs_of_delayed);
+		r = page_of_fields(a, ctx, pos, "HSCAN", "delSlices", deliver_refs_of_delayed);
 	}
-	return r ? r : give_single(a);
+	return r ? r : deliver_single(a);
 }
 
 static int page(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *pos)
@@ -544,19 +542,19 @@ static int page(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *
 	case CFS_TABLE_REF:
 		return page_of_refs(a, ctx, pos);
 	case CFS_TABLE_DELAYED:
-		return page_of_fields(a, ctx, pos, "HSCAN", "delSlices", give_delayed);
+		return page_of_fields(a, ctx, pos, "HSCAN", "delSlices", deliver_delayed);
 	case CFS_TABLE_DELFILE:
-		return page_of_fields(a, ctx, pos, "ZSCAN", "delfiles", give_delfile);
+		return page_of_fields(a, ctx, pos, "ZSCAN", "delfiles", deliver_delfile);
 	case CFS_TABLE_DETACHED:
-		return page_of_fields(a, ctx, pos, "ZSCAN", "detachedNodes", give_detached);
+		return page_of_fields(a, ctx, pos, "ZSCAN", "detachedNodes", deliver_detached);
 	case CFS_TABLE_DIR_STAT:
 		return page_of_stats(a, ctx, pos);
 	case CFS_TABLE_ACL:
-		return page_of_fields(a, ctx, pos, "HSCAN", "acl", give_acl);
+		return page_of_fields(a, ctx, pos, "HSCAN", "acl", deliver_acl);
 	case CFS_TABLE_COUNTER:
-		return give_counters(a, ctx);
+		return deliver_counters(a, ctx);
 	default:
-		return page_of_keys(a, ctx, pos, give_value);
+		return page_of_keys(a, ctx, pos, deliver_value);
 	}
 }
 
@@ -575,7 +573,7 @@ int rds_op_scan(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_t
 		return a.stopped;
 	if (r < 0 || pos->a)
 		return r;
-	/* The cursor is at its end; a scan of references continues with the next phase. */
+	/* This phase is complete; only a scan of references has more. */
 	if (table != CFS_TABLE_REF)
 		return 1;
 	*pos = (struct cfs_scan_pos){.b = pos->b + 2};
@@ -587,7 +585,7 @@ struct each_slice {
 	void *arg;
 };
 
-static int give_slices(void *arg, const struct cfs_row *row)
+static int deliver_slices(void *arg, const struct cfs_row *row)
 {
 	const struct each_slice *s = arg;
 	size_t i;
@@ -599,7 +597,7 @@ static int give_slices(void *arg, const struct cfs_row *row)
 	return r;
 }
 
-static int give_ref_slice(void *arg, const struct cfs_row *row)
+static int deliver_ref_slice(void *arg, const struct cfs_row *row)
 {
 	const struct each_slice *s = arg;
 
@@ -622,9 +620,10 @@ int rds_op_each_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_engin
 		do {
 			struct cfs_ctx own = page_ctx();
 
-			/* Of the references, the stored counts are enough. */
+			/* Of the references only the first phase: the lists were read before. */
 			r = rds_op_scan(e, &own, tables[i], &pos,
-					tables[i] == CFS_TABLE_REF ? give_ref_slice : give_slices,
+					tables[i] == CFS_TABLE_REF ? deliver_ref_slice
+								   : deliver_slices,
 					&s);
 		} while (!r && pos.b >> 1 == COUNTED);
 		r = r == 1 ? 0 : r;

@@ -57,7 +57,7 @@ int rds_op_upgrade(struct cfs_engine *e, const struct cfs_ctx *ctx)
 	return 0;
 }
 
-/* On a cluster, other slots may hold other volumes. */
+/* A cluster may hold other volumes. */
 static int delete_by_prefix(struct cfs_engine *e)
 {
 	struct rds_request q, del;
@@ -103,7 +103,7 @@ int rds_op_destroy(struct cfs_engine *e, const struct cfs_ctx *ctx)
 
 /* ---- counters ---- */
 
-/* These two keys are in lower case and hold the last number allocated, not the next one. */
+/* The two keys with a shift hold the last allocated number, not the next one. */
 const char *rds_counter_key(const char *name, int64_t *ret_shift)
 {
 	*ret_shift = 0;

@@ -24,7 +24,7 @@ static void pause_ms(unsigned ms)
 	nanosleep(&t, NULL);
 }
 
-/* *ret_log: there is an append-only file. *ret_idle: its last sync has ended, and well. */
+/* *ret_log: there is an append-only file. *ret_idle: its last sync has succeeded. */
 static int ask(struct cfs_engine *e, const struct cfs_ctx *ctx, bool *ret_log, bool *ret_idle)
 {
 	char enabled[8] = "", pending[24] = "0", status[16] = "ok";

@@ -105,7 +105,7 @@ int rds_sock_receive(struct rds_sock *s, cfs_deadline_t deadline, redisReply **r
 		}
 		if (!deadline)
 			return -EAGAIN;
-		/* Waits first: the reply has rarely arrived already. */
+		/* Waits before reading: the reply has rarely arrived. */
 		r = s->tls ? 0 : wait_for(s, POLLIN, deadline);
 		if (r < 0)
 			return r;
@@ -169,8 +169,8 @@ static void set_options(int fd, bool tcp)
 }
 
 /*
- * When the server on this host is down, the kernel may choose the server's port for the socket,
- * which then connects to itself and keeps the server from binding its port.
+ * True when the socket is connected to itself: while a server of this host is down, the kernel may
+ * choose the server's port as the local port. The socket would keep the server from binding it.
  */
 static bool is_own(int fd)
 {
@@ -234,7 +234,9 @@ static int connect_tcp(const struct rds_addr *a, cfs_deadline_t deadline, int *r
 	r = -EADDRNOTAVAIL;
 	for (i = list; i; i = i->ai_next)
 		left++;
-	/* A silent address leaves the other addresses their share of the time. */
+	/*
+	 * Each address gets an equal share of the time, so that a silent one does not use it all.
+	 */
 	for (i = list; i && r; i = i->ai_next, left--)
 		r = connect_to(i->ai_addr, i->ai_addrlen,
 			       cfs_deadline_in(cfs_deadline_left_ms(deadline) / left), ret_fd);
@@ -330,7 +332,7 @@ static int log_in(struct rds_sock *s, const struct rds_addr *a, const char *user
 		r = rds_sock_ask(s, deadline, &reply, "AUTH", password, NULL);
 	if (r)
 		return r;
-	/* A password that the server does not require does no harm. */
+	/* A password that the server does not require is not an error. */
 	if (starts(reply, "ERR max number of clients")) {
 		snprintf(err, 256, "Redis at %.100s has reached its maxclients", a->host);
 		r = -ENOTCONN;
@@ -361,7 +363,7 @@ static int select_db(struct rds_target *t, struct rds_sock *s, const struct rds_
 	char db[16];
 	int r;
 
-	/* Also serves as the first command, which shows whether the server requires a password. */
+	/* As the first command, SELECT also shows whether the server requires a password. */
 	snprintf(db, sizeof(db), "%u", t->cluster ? 0 : t->db);
 	r = rds_sock_ask(s, deadline, &reply, "SELECT", db, NULL);
 	if (r)
@@ -381,7 +383,7 @@ static int select_db(struct rds_target *t, struct rds_sock *s, const struct rds_
 	} else if (reply->type == REDIS_REPLY_ERROR) {
 		char what[32];
 
-		/* A cluster may lack the database: volumes on it are told apart by a prefix. */
+		/* A cluster has only database 0, and a key prefix for each volume. */
 		r = rds_sock_is_cluster(s, deadline, &cluster);
 		snprintf(what, sizeof(what), "database %u", t->db);
 		if (!r && !cluster)
@@ -391,7 +393,7 @@ static int select_db(struct rds_target *t, struct rds_sock *s, const struct rds_
 	return r;
 }
 
-/* Checks that the server is the master, as Sentinel says. */
+/* Checks that the server which Sentinel has named is a master. */
 static int check_role(struct rds_sock *s, const struct rds_addr *a, cfs_deadline_t deadline,
 		      char err[256])
 {

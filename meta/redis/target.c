@@ -38,7 +38,7 @@ static const char *option(const struct cfs_url *url, const char *name)
 	return NULL;
 }
 
-/* Options of other clients, and misspelt ones. */
+/* Warns of options of other clients, and of misspelt ones. */
 static void warn_unknown(const struct cfs_url *url)
 {
 	static const char *const known[] = {
@@ -112,7 +112,7 @@ static int password_of_environment(char **ret)
 	return copy(v, ret);
 }
 
-/* "host", "host:port", "[v6]", "[v6]:port" of `len` bytes; *ret_port 0 when there is none. */
+/* Parses "host", "host:port", "[v6]", "[v6]:port"; port 0: the text has none. */
 static int parse_addr(const char *s, size_t len, struct rds_addr *ret)
 {
 	const char *end = s + len, *colon = memrchr(s, ':', len);
@@ -152,7 +152,7 @@ static int parse_seeds(struct rds_target *t, const char *s, unsigned def_port)
 		last = t->seeds[t->n_seeds].port;
 		s += len + (s[len] == ',');
 	}
-	/* Sentinel: a port on the last one is the default for all. */
+	/* With Sentinel, the port of the last seed is the default for all seeds. */
 	if (t->master && last)
 		def_port = last;
 	for (i = 0; i < t->n_seeds; i++)

@@ -130,7 +130,7 @@ ssize_t rds_tls_read(struct rds_tls *tls, void *buf, size_t size, short *ret_wai
 	return r;
 }
 
-/* OpenSSL writes without MSG_NOSIGNAL; a signal raised by a lost connection is consumed here. */
+/* OpenSSL writes without MSG_NOSIGNAL: consumes the SIGPIPE that a lost connection has raised. */
 static void take_sigpipe(const sigset_t *old)
 {
 	const struct timespec at_once = {0};

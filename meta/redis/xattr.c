@@ -39,6 +39,7 @@ ssize_t rds_op_listxattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 	struct rds_request q;
 	size_t i;
 	int r = rds_ask(&q, e, ctx, CFS_META_OP_xattr, "sk", "HKEYS", "x", ino);
+
 	for (i = 0; !r && i < q.reply[0]->elements; i++) {
 		rds_bytes_add(&names, q.reply[0]->element[i]->str, q.reply[0]->element[i]->len);
 		rds_bytes_add(&names, "", 1);
@@ -110,7 +111,9 @@ int rds_op_removexattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 
 enum { HEAD_BYTES = 8 };
 
-/* u32 count and entries; returns what follows them, NULL when it is too short. */
+/*
+ * Reads a u32 count and the entries. Returns the position after them, NULL: the text is too short.
+ */
 static const uint8_t *get_named(const uint8_t *p, const uint8_t *end, struct cfs_acl_entry **ret,
 				uint32_t *ret_n)
 {

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes scripts.c or scripts.h of the Lua files: embed.py c|h OUTPUT FILE.lua...
+"""Generates scripts.c or scripts.h from the Lua files: embed.py c|h OUTPUT FILE.lua...
 
-The second line of an operation's file says what it needs:
-    -- read: attr            answers only
-    -- write: rules          changes something; its answer is remembered (lib/answer.lua)
-    -- write 2: attr rules   its first two arguments are numbers of inodes: their records, read
-                             together with the remembered answer, come before the arguments
-    -- bare: optimistic      changes something; is the whole script with these files before it and
-                             its end (lib/noted.lua) behind it, as they are
-Names are those of files in lib/, put before it in this order. It defines op(arguments...).
+The second line of an operation's file declares its kind and the library files that it uses:
+    -- read: attr            reads only
+    -- write: rules          makes changes; its answer is stored (lib/answer.lua)
+    -- write 2: attr rules   the first two arguments are inode numbers; their records are read together
+                             with the stored answer, and are passed before the arguments
+    -- bare: optimistic      makes changes; the script is the library files, this file and the end
+                             (lib/noted.lua), without further processing
+Library files are those of lib/, in this order. The file defines op(arguments...).
 
-A script runs from its first line each time and makes its functions anew, which costs the server more
-than most of what they do. So functions that only return an expression are put where they are called,
-and of the others those that are used are taken along. They stand in a function of their own: what one
-needs of the lines outside is copied, where among its neighbours it would be searched for.
+The server runs a script from its first line each time, and creating the functions costs it more than
+most of their work. Therefore functions that only return an expression are inlined, and unused functions
+are left out. All functions are inside a function main(): to create a function, the server copies a
+variable from outside main(), but searches for one inside.
 """
 import hashlib
 import os
@@ -23,8 +23,8 @@ import sys
 
 
 def source(path):
-    """The statements of the file, without comments, and without indentation but in the first
-    column: what the server would only have to skip."""
+    """The statements of the file that begin in the first column, without comments and indentation,
+    which the server would only skip."""
     parts = []
     with open(path, encoding="ascii") as f:
         for line in f:
@@ -39,7 +39,7 @@ def source(path):
 
 
 def closing(text, at):
-    """Behind the bracket that closes the one before `at`, and the arguments between them."""
+    """The position after the bracket that closes the one before `at`, and the arguments between."""
     args, start, depth = [], at, 0
     for m in re.compile(r"""'(?:[^'\\\\]|\\\\.)*'|[](){},[]""").finditer(text, at):
         if m[0] in "([{":
@@ -55,14 +55,14 @@ def closing(text, at):
 
 
 def is_one_call(text):
-    """Its value, or values, are those of a call or a bracket: it needs none around it."""
+    """True when the text is one call or one bracket, and needs no brackets around it."""
     m = re.match(r"[\w.]*\(", text)
     return m is not None and closing(text, m.end())[0] == len(text)
 
 
-def put_in_place(text, simple):
-    """The text with calls of the functions of `simple` ({name: (parameters, expression)}) replaced by
-    their expressions. A call stays when an argument that is more than a name is used twice."""
+def inline(text, simple):
+    """Replaces calls of the functions in `simple` ({name: (parameters, expression)}) by their
+    expressions, except a call with an argument that is not just a name and would be used twice."""
     call = re.compile(r"(?<![\w.])(" + "|".join(simple) + r")\(")
     at = 0
     while simple and (m := call.search(text, at)):
@@ -82,12 +82,12 @@ def put_in_place(text, simple):
 
 
 def simplify(parts):
-    """Functions of one expression where they are called. Each may speak of those before it."""
+    """Inlines the functions that are one expression. A function may call those before it."""
     simple, out = {}, []
     for part in parts:
         head, line_end, body = part.partition("\n")
         m = re.fullmatch(r"local function (\w+)\(([\w, ]*)\)", head)
-        part = head + line_end + put_in_place(body, simple) if m else put_in_place(part, simple)
+        part = head + line_end + inline(body, simple) if m else inline(part, simple)
         body = re.fullmatch(r"return (.*)\nend\n", part.partition("\n")[2], re.DOTALL)
         if m and m[1] != "op" and body and "function" not in body[1]:
             result = body[1].replace("\n", " ")
@@ -98,20 +98,20 @@ def simplify(parts):
 
 
 def used(parts):
-    """Without the functions that nothing which is left speaks of."""
+    """Leaves out the functions that no other part uses."""
     names = [re.match(r"local function (\w+)", p) for p in parts]
     words = [set(re.findall(r"\w+", p)) for p in parts]
     needed = {i for i, name in enumerate(names) if not name or name[1] == "op"}
     more = True
     while more:
-        spoken = set().union(*(words[i] for i in needed))
-        more = {i for i, name in enumerate(names) if name and name[1] in spoken} - needed
+        mentioned = set().union(*(words[i] for i in needed))
+        more = {i for i, name in enumerate(names) if name and name[1] in mentioned} - needed
         needed |= more
     return [parts[i] for i in sorted(needed)]
 
 
 def within(parts, last):
-    """A function that only one other function speaks of is made in that one, when it runs."""
+    """Moves a function that only one other function uses into that function."""
     parts = [[re.match(r"local function (\w+)", p), p] for p in parts]
     for i in range(len(parts)):
         name, text = parts[i]
@@ -128,7 +128,7 @@ def within(parts, last):
 
 
 def nested(parts, last):
-    """The constants, and a function with the others in it that does what the last one says."""
+    """The constants, followed by main(), which contains the functions and the last statement."""
     outside = [p for p in parts if not p.startswith("local function")]
     inside = [p for p in parts if p not in outside]
     return "".join([*outside, "local function main()\n", *inside, last, "end\nreturn main()\n"])
@@ -151,7 +151,7 @@ KNOWN = set("""and break do else elseif end false for function if in local nil n
 
 
 def check(path, text):
-    """Redis finds a name that nothing declares only when a script gets there."""
+    """Exits when a name is not declared: Redis would report it only when the line is executed."""
     text = re.sub(r"'(?:[^'\\]|\\.)*'", "''", text)
     text = re.sub(r"--.*", "", text)
     declared = set()

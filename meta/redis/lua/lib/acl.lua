@@ -29,7 +29,7 @@ local function acl_id(rule)
 	call('HSET', P .. 'zcachefs:acl', rule, found)
 	return found
 end
--- Mode and rule (nil: the mode is sufficient) of a child.
+-- Returns mode and rule of a child; nil: the mode is sufficient.
 local function inherit(def, mode)
 	local owner, group, mask, other = parse('>HHHH', def)
 	local upper = mode - mode % 512

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A script that is sent again because its answer was lost must not run twice. Its answer is
--- therefore stored for longer than any client waits for it, under the key of the calling thread
--- (ARGV[1], which ends with the lifetime) and the number of the request (ARGV[2]).
+-- A client sends a script again when its answer was lost; the script must not run twice. Therefore
+-- the answer is stored under the key of the calling thread (ARGV[1]), with the number of the
+-- request (ARGV[2]). The key ends with its lifetime in ms, which is longer than any client waits.
 local function answer(kept, ...)
 	if kept and sub(kept, 1, 16) == ARGV[2] then
 		return cmsgpack.unpack(sub(kept, 17))

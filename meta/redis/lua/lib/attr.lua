@@ -2,7 +2,7 @@
 -- Attribute records (volume-format section 4) as strings: fields are cut out and put back, so that
 -- unknown fields are preserved.
 local FILE, DIR, SYMLINK = 1, 2, 3
--- An older record is shorter. false: no such inode
+-- Pads a record of an older client to the current length. false: no such inode
 local function whole(a)
 	return a and #a < 72 and a .. string.rep('\0', 72 - #a) or a
 end

@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Key prefix and short names. Lua numbers cannot hold inode numbers and lengths beyond 2^53
--- exactly: these stay 8 bytes (names that end in 8) or decimal text, and are split in 32-bit halves
--- for arithmetic.
+-- Key prefix and short names. Lua numbers are exact up to 2^53 only. Therefore inode numbers and
+-- lengths are 8 bytes (names that end in 8) or decimal text, and arithmetic uses 32-bit halves.
 local P, call, sub, byte, char = KEYS[1], redis.call, string.sub, string.byte, string.char
 local fmt, floor, pack, parse = string.format, math.floor, struct.pack, struct.unpack
 -- Converts 8 bytes to decimal text.

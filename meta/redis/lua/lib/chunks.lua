@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Zero records (volume-format section 6). Up to MAX_LOOP whole chunks are looked up one by one. For
--- a larger file the answer is {EBUSY, record}, and the client calls again with the record and the
--- numbers (u32 each) of the chunks that exist.
+-- Zero records (volume-format section 6). The lists of up to MAX_LOOP whole chunks are looked up one
+-- by one. For more chunks the answer is {EBUSY, record}: the client runs the script again, with the
+-- record (seen) and the numbers of the existing chunks, u32 each (found).
 local CHUNK, MAX_LOOP = 67108864, 16384
--- The chunk, and the position in it
+-- Returns the number of the chunk, and the position in it.
 local function place(length8)
 	local hi, lo = halves(length8)
 	return hi * 64 + floor(lo / CHUNK), lo % CHUNK
@@ -27,7 +27,7 @@ local function zero_whole(ino, first, stop, found)
 		zero(ino, indx, 0, CHUNK, 'RPUSHX')
 	end
 end
--- A file whose data may be changed, or nil and the errno.
+-- Returns the record of a file whose data may be changed, or nil and the errno.
 local function get_file(ino, open)
 	local a = get(ino)
 	if not a then
@@ -37,7 +37,7 @@ local function get_file(ino, open)
 	if kind ~= FILE then
 		return nil, kind == DIR and EISDIR or EINVAL
 	end
-	-- A client that had it open when it was moved to the trash may continue.
+	-- A file in the trash stays writable on clients that have it open.
 	if (is_trash(parent8_of(a)) and open ~= '1') or has(byte(a, 1), 3) ~= 0 then
 		return nil, EPERM
 	end

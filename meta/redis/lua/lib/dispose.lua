@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The outcome of a removal for its inode (volume-format section 9).
+-- The outcome of a removal for the inode (volume-format section 9).
 local LINKED, TRASHED, SUSTAINED, DELETED = 1, 2, 3, 4
--- Up to so many chunk lists are looked up; a longer file is assumed to have some.
+-- The lists of at most MANY chunks are looked up; a longer file is assumed to have chunks.
 local MANY = 64
 local function has_chunks(ino, n)
 	if n > MANY then
@@ -13,7 +13,7 @@ local function has_chunks(ino, n)
 	end
 	return #keys > 0 and call('EXISTS', unpack(keys)) > 0
 end
--- True when the file has left data, which is recorded for deletion.
+-- Records the file's data for deletion. Returns whether it has any, and the length in `delfiles`.
 local function put_delfile(ino, a, now)
 	local hi, lo = halves(length8_of(a))
 	local length, n = dec(length8_of(a)), hi * 64 + math.ceil(lo / 67108864)
@@ -31,7 +31,7 @@ local function put_delfile(ino, a, now)
 	call('ZADD', P .. 'delfiles', (parse('>i8', now)), ino .. ':' .. length)
 	return true, length
 end
--- Deletes everything of the inode but its data.
+-- Deletes all keys of the inode except its chunk lists.
 local function delete_inode(ino, a, now)
 	local kind = type_of(a)
 	call('DEL', P .. 'i' .. ino, P .. 'x' .. ino, P .. 'p' .. ino)
@@ -43,9 +43,9 @@ local function delete_inode(ino, a, now)
 	end
 	return false, '0'
 end
--- open: whether this client has it open, '' when the client was not asked, or about another inode;
--- sid: '0' without session. Both decide whether an open file is kept; nil: the client must be
--- asked.
+-- asked: the inode that `open` is about; open: '1' when this client has it open. sid: the client's
+-- session, '0' for none. An open file of a session is kept (SUSTAINED). nil: the client must be asked
+-- whether it has this inode open.
 local function outcome_of(a, ino, trash, trash_name, open, asked, sid)
 	local kind = type_of(a)
 	if trash ~= '0' and has(byte(a, 1), 32) == 0 and not (nlink_of(a) > 1 and kind ~= DIR and
@@ -66,8 +66,8 @@ end
 local function trash_name_of(parent, ino, name)
 	return sub(parent .. '-' .. ino .. '-' .. name, 1, 255)
 end
--- Returns the inode's record (before it, when deleted), whether data was left, and its length in
--- `delfiles`.
+-- Returns the inode's record (of a deleted one: the last record), whether it has left data, and its
+-- length in `delfiles`.
 local function dispose(outcome, parent, name, ino, ino8, a, trash, trash8, now, stats, sid)
 	use_entry(stats, parent, a, -1)
 	if type_of(a) == DIR then

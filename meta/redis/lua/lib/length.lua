@@ -29,8 +29,9 @@ local function use_length(stats, ino, a, old8)
 	end
 	return parents
 end
--- Chunks beyond a shorter length still have lists, which are deleted with the file: JuiceFS
--- searches them only up to the length in `delfiles`.
+-- Notes the largest number of chunks before a truncation: the lists of chunks beyond the new length
+-- still exist. The deletion of the file needs the number, because JuiceFS searches lists only up to
+-- the length in `delfiles`.
 local function remember_top(ino, old8, length8)
 	local hi, lo = halves(old8)
 	local top = hi * 64 + math.ceil(lo / 67108864)
@@ -42,8 +43,8 @@ local function remember_top(ino, old8, length8)
 		end
 	end
 end
--- Writes the record of a file whose bytes up to end8 have changed. Returns it, the length before and
--- what use_length returns.
+-- Writes the record of a file whose bytes up to end8 have changed. Returns the record, the length
+-- before, and the result of use_length.
 local function put_written(stats, ino, a, end8, mtime, now)
 	local old8 = length8_of(a)
 	local hi, lo = halves(old8)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The changelog (volume-format section 14). ARGV[3]: the text before and behind that of the
--- operation, separated by a line end; empty when there is no changelog.
+-- The changelog (volume-format section 14). ARGV[3]: the text before and the text after that of the
+-- operation, separated by a newline; empty without changelog.
 local LOG = ARGV[3] ~= ''
 local function escape(name)
 	return (string.gsub(name, '[%z\1-\31\127-\255,%%()"\\]', function(c)

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A server restarted after a crash, or a replica after a failover, may lack the last changes, and
--- with them the last numbers allocated to mounts, which still use them. Its replication id has then
--- changed, and as many numbers as can have been lost are skipped. Slice numbers name blocks in
--- caches, which outlive mounts: the gap for them also covers a restored backup.
+-- A server restarted after a crash, or a replica promoted by a failover, may lack the last changes.
+-- Mounts still use the numbers that those changes have allocated. The replication id differs then,
+-- and each counter skips more numbers than can have been lost. Slice numbers name cached blocks,
+-- which outlive mounts: their gap also covers a restored backup.
 local function skip_lost()
-	-- Before Redis 5, replicas run the scripts themselves, and INFO would differ there. This
-	-- call, before the first change, makes the server replicate the effects instead.
+	-- Before Redis 5, replicas execute the scripts, and INFO differs there. This call, before the
+	-- first change, makes the server replicate the changes instead.
 	if redis.replicate_commands and not redis.replicate_commands() then
 		return
 	end

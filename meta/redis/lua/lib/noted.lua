@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The end of a script of the optimistic path. Only the number of the request is stored (A[2], under
--- `key`, where `done` was found), because the client knows the rest of the answer, except for `d`.
+-- The end of a script of the optimistic path. Stores only the number of the request (A[2]) under
+-- `key`, whose value was `done`: the client knows the answer, except for `d`, the directory's
+-- record.
 if done and #done == 16 then
 	call('SETRANGE', key, '0', A[2])
 else

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- References of slices (volume-format section 4): sliceRef counts those beyond the first.
+-- Reference counts of slices (volume-format section 4): sliceRef holds the count minus 1.
+-- drop_refs removes one reference for each pair (id, size), and returns the pairs without references.
 local function drop_refs(pairs12)
 	local dead, count, order = {}, {}, {}
 	for i = 1, #pairs12, 12 do
@@ -17,7 +18,7 @@ local function drop_refs(pairs12)
 	end
 	return table.concat(dead)
 end
--- The slices named by records
+-- Returns the (id, size) pairs of the records, without zero records.
 local function pairs_of(records)
 	local out = {}
 	for _, r in ipairs(records) do

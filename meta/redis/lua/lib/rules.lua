@@ -20,7 +20,8 @@ local function in_group(who, gid4)
 	end
 	return false
 end
--- nil or EACCES for a rwx mask without x of files. An inode with an access rule was checked before.
+-- nil or EACCES for a rwx mask (not x of files). An inode with an access rule passes: the client has
+-- checked the rule.
 local function access(who, a, mask)
 	if who_uid(who) == 0 or sub(acls_of(a), 1, 4) ~= '\0\0\0\0' then
 		return nil
@@ -33,7 +34,7 @@ local function access(who, a, mask)
 	end
 	return has(bits, mask) ~= mask and EACCES or nil
 end
--- a: its record, false: there is none.
+-- a: the directory's record, false: there is none.
 local function may_add(who, dir8, a)
 	if not a then
 		return ENOENT
@@ -69,15 +70,15 @@ local function may_remove(who, dir8, a, victim)
 	end
 	return has(byte(victim, 1), 3) ~= 0 and EPERM or nil
 end
--- For a change that append-only and immutable inodes refuse.
+-- Checks a change that append-only and immutable inodes refuse.
 local function may_change(a)
 	if not a then
 		return ENOENT
 	end
 	return has(byte(a, 1), 3) ~= 0 and EPERM or nil
 end
--- Writes the directory when its link count changes; the link count of an hour directory does not
--- depend on its entries. Returns the record afterwards.
+-- Writes the directory when its link count changes, except in the trash, where link counts do not
+-- depend on entries. Returns the record afterwards.
 local function count_dirs(dir, dir8, a, now, nlink_d)
 	if nlink_d == 0 or is_trash(dir8) then
 		return a

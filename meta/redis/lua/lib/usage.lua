@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Usage of the volume and of directories. Space is counted in blocks of 4 KiB, lengths in 32-bit
--- halves: Lua holds both exactly.
+-- halves: Lua numbers hold both exactly.
 local function int(v)
 	return fmt('%.0f', v)
 end
@@ -22,13 +22,13 @@ local function use_volume(n_blocks, inodes)
 		call('INCRBY', P .. 'totalInodes', inodes)
 	end
 end
--- A directory without statistics gets none: each query computes them.
+-- Leaves a directory without statistics alone: queries compute its statistics.
 local function use_dir(stats, dir, hi, lo, n_blocks, inodes)
 	if stats == '0' then
 		return
 	end
 	if inodes ~= 0 then
-		-- The value was 0 or missing: removes a field that did not exist before.
+		-- The sum shows that the value was 0 or missing: removes the field if it was missing.
 		if call('HINCRBY', P .. 'dirUsedInodes', dir, inodes) == inodes and
 			call('HEXISTS', P .. 'dirUsedSpace', dir) == 0 then
 			call('HDEL', P .. 'dirUsedInodes', dir)

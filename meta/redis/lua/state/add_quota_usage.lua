@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- mark: of the session sid, '' for none (engine.h). Each: hash, key, space, inodes, limits for an
--- owner without a record ('': such an owner is left alone)
+-- mark: the mark of the write (engine.h), kept in the record of session sid; '' for none. Five
+-- arguments for each quota: hash, key, space, inodes, limits for a missing record ('': none is
+-- created)
 local function op(sid, mark, ...)
 	local v = {...}
 	local info = mark ~= '' and call('HGET', P .. 'sessionInfos', sid)

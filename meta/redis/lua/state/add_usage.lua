@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- Each directory: its number, length, space, inodes
+-- Four arguments for each directory: inode, length, space, inodes
 local function op(space, inodes, ...)
 	local v = {...}
 	if space ~= '0' then

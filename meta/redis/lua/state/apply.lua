@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- n conditions and then commands, each as its number of words and the words. The expected answer
--- ('' for none) follows the words of a condition; when it differs, the result is EBUSY and nothing
--- is changed.
+-- Executes commands if n conditions hold. Conditions and commands are a number of words, and the
+-- words. A condition is a command with its expected answer behind it, '' for nil. When an answer
+-- differs, the result is EBUSY and nothing has changed.
 local function op(n, ...)
 	local v, at = {...}, 1
 	local function words()

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- limits: an owner is still counted, with these limits; '' for a directory, which is not
+-- limits: of an owner, whose usage is still counted, with these limits; '' for a directory
 local function op(name, key, limits, line)
 	if call('HEXISTS', P .. name, key) == 0 then
 		return {0}

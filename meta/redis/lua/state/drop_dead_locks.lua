@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- kind: lockf and lockp of inode n, or the list `locked` of session n
+-- kind: lockf or lockp (n is an inode), or locked (n is a session)
 local function op(kind, n, sid)
 	if call('ZSCORE', P .. 'allSessions', sid) then
 		return {-11}

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- Removes every lock of the session; JuiceFS does not list shared BSD locks, so those of its
--- sessions may be missed.
+-- Removes the locks in the session's list. JuiceFS does not list shared BSD locks: dead_locks finds
+-- those of its sessions.
 local function op(sid)
 	for _, key in ipairs(call('SMEMBERS', P .. 'locked' .. sid)) do
 		local mine = {}

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: attr rules usage dispose
--- stale: of another client's session; only this script can then update the quotas of its owner.
+-- stale: '1' for the session of another client, which cannot update the quotas of the owner itself.
 local function op(ino, ino8, sid, now, stale)
 	if call('SREM', P .. 'session' .. sid, ino) == 0 then
 		return {ENOENT}

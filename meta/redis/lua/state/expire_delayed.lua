@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: refs
--- Expires one entry; {1}: it no longer exists.
+-- Expires one entry; {1}: there is no such entry.
 local function op(field)
 	local v = call('HGET', P .. 'delSlices', field)
 	if not v then

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- have, want: real counts. Without a field there is one reference.
+-- have, want: numbers of references. A slice without a field in sliceRef has one.
 local function op(id, size, have, want)
 	local field = 'k' .. id .. '_' .. size
 	local now = tonumber(call('HGET', P .. 'sliceRef', field) or 0) + 1

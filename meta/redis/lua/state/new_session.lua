@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: lost
--- sid '': makes a session. Otherwise refreshes the record, and writes it again when it has
--- vanished.
+-- sid '': creates a session. Otherwise updates the expiry, and writes a missing record again.
 local function op(sid, info, expire)
 	if sid == '' then
 		skip_lost()

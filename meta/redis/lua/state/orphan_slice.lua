@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- key, token: of a commit of this slice whose answer was lost. The commit is cancelled unless it
--- has run.
+-- key, token: those of a commit of this slice whose answer was lost, '' for none. When the commit has
+-- not run, its stored answer is set to EIO, so that it cannot run later.
 local function op(id, size, key, token)
 	local field = 'k' .. id .. '_' .. size
 	if key ~= '' then

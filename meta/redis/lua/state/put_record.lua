@@ -5,7 +5,8 @@ local function op(table, name, value, fresh)
 	if fresh == '1' and call('HEXISTS', key, name) == 1 then
 		return {-17}
 	end
-	if fresh == '1' then -- records in another form, which nothing reads: they hold keys of groups
+	-- Deletes records of an older form, which contain keys of cache groups and are not read.
+	if fresh == '1' then
 		call('DEL', P .. 'zcachefs:record')
 	end
 	call('HSET', key, name, value)

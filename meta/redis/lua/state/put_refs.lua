@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- Each: slice, size, references to add
+-- Three arguments for each slice: id, size, references to add
 local function op(...)
 	local v = {...}
 	for i = 1, #v, 3 do

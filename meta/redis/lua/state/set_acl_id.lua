@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write 1: attr rules
--- mode: -1 keeps it
+-- mode: -1 keeps the mode
 local function op(a, ino, is_default, id4, mode, who, now)
 	if not a then
 		return {ENOENT}

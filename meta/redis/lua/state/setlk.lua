@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- The client has merged the lock into its own list and found no conflict with the remaining
--- arguments: fields and values of all lists. EBUSY: the lists have changed since.
+-- list: the owner's locks afterwards, merged by the client. The last arguments are the fields and
+-- values of all lists, which the client has checked for conflicts. EBUSY: the lists have changed
+-- since.
 local function op(ino, sid, owner, list, line, ...)
 	-- On an inode that another client has removed, only unlocking is possible.
 	if list ~= '' and call('EXISTS', P .. 'i' .. ino) == 0 then

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- Drops the oldest lines: those before the time, up to `page` of them, and all but the last max.
+-- Drops up to `page` lines older than `before`, and all but the last `max` lines (0: no limit).
+-- Answer: 1 when there may be more old lines.
 local function op(before, max, page)
 	local key, old = P .. 'txnLog', 0
 	for _, line in ipairs(call('LRANGE', key, 0, tonumber(page) - 1)) do

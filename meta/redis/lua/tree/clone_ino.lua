@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: attr rules usage length chunks
--- name '': detached. owner: uid and gid, 8 bytes. A file of very many chunks: as lib/chunks.lua.
+-- name '': detached. owner: uid and gid, 8 bytes. seen, found: as in lib/chunks.lua
 local function op(src, ino, ino8, parent, parent8, name, preserve, owner, now, stats, seen, found)
 	local a = get(src)
 	if not a then
@@ -64,7 +64,7 @@ local function op(src, ino, ino8, parent, parent8, name, preserve, owner, now, s
 			end
 		end
 	end
-	-- The parent's statistics were copied with the parent.
+	-- The clone of the parent has the parent's statistics already.
 	use_volume(blocks(a), 1)
 	log('CLONE(%s,%s,%s,%s)', src, parent, ino, preserve)
 	return {0, a}

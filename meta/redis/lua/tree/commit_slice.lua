@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write 1: attr rules usage length lost acl
--- Attributes that travel with the record: set, mode, uid, gid, atime.
+-- Applies attribute changes of the same commit: set, mode, uid, gid, atime.
 local function change(a, v)
 	local set, mode = parse('>I4I4', v)
 	local acls = acls_of(a)

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: refs
--- head: all records up to the last one replaced; merged replaces those from skipped on.
+-- head: the records that the client has read; `merged` replaces them, except the first `skipped`
+-- ones.
 local function op(ino, indx, head, skipped, merged, id, size, trash, now_s, line)
 	local key, n = P .. 'c' .. ino .. '_' .. indx, #head / 24
 	local field = 'k' .. id .. '_' .. size

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: attr rules usage length
--- The client has read both files and the lists, and made the records of the copy. When one of them
--- has changed since, it starts over (EAGAIN). lists: {chunk u32, records u32} of the source;
--- without a change of the file itself, only compaction changes a list, and makes it shorter.
--- out: {chunk u32, bytes u32, records}; refs: {u64 id, u32 size, u32 count}
+-- The client has read both files and the lists, and made the records of the copy. EAGAIN: one of
+-- them has changed, and the client starts over. lists: {chunk u32, records u32} of the source;
+-- comparing the lengths is enough, because without a change of the file only compaction changes a
+-- list, and shortens it. out: {chunk u32, bytes u32, records}; refs: {u64 id, u32 size, u32 count}
 local function op(src, src_seen, dst, dst_seen, lists, out, refs, end8, now, stats, line)
 	if get(src) ~= whole(src_seen) then
 		return {EAGAIN}

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: refs
--- Deletes the first chunk list from `first` on, below `stop`; {1} when there is none.
+-- Deletes the first existing chunk list in [first, stop). {1}: there is none.
 local function op(ino, first, stop)
 	if call('EXISTS', P .. 'i' .. ino) == 1 then
 		return {-16}

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- bare: optimistic unchanged
--- Deletes a file with one name that this client does not have open, from cached attributes of the
--- file and the directory. Last: the space freed; of a file with length that length, both with a
--- minus sign, and what `delfiles` gets: its name and the moment
+-- Deletes a file with one name that this client does not have open, using cached attributes of the
+-- file and the directory. ARGV: 9 minus its space; of a file with length: 10 minus the length, 11
+-- its member of `delfiles`, 12 the time in seconds
 if call('HEXISTS', P .. 'zcachefs:top', ino) == 1 then
 	return 0
 end

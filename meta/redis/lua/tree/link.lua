@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write 2: attr rules usage
--- sid: of the session that keeps the inode without a name, '0': it has one.
+-- sid: the session that keeps the inode without a name; '0': the inode has a name.
 local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats, sid)
 	local e = may_add(who, parent8, dir)
 	if e then
@@ -12,7 +12,7 @@ local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats, sid
 	if type_of(a) == DIR or has(byte(a, 1), 3) ~= 0 then
 		return {EPERM}
 	end
-	-- An inode that is unlinked and only kept open, or in the trash, cannot be linked again.
+	-- An unlinked inode that is only kept open, or an inode in the trash, cannot be linked again.
 	if (nlink_of(a) == 0) ~= (sid ~= '0') then
 		return {ENOENT}
 	end

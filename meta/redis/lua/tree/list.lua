@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- read:
--- A directory of at most `small` entries with their attributes ('': none wanted). Answer: errno; 1
--- when it is larger, and nothing else; names and entries; attributes in that order.
+-- Lists a directory of at most `small` entries. attrs: '' for names only. Answer: errno; 1 for a
+-- larger directory, which is not listed; names and entries; attributes in the order of the names.
 local function op(dir, small, attrs)
 	local key = P .. 'd' .. dir
 	local n = call('HLEN', key)

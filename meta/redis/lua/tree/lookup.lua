@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- read:
--- The entry and the inode's attributes.
+-- Returns the entry and the inode's record.
 local function op(parent, name)
 	local entry = call('HGET', P .. 'd' .. parent, name)
 	if not entry then

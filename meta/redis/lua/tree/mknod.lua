@@ -10,8 +10,8 @@ local function in_setgid_dir(a, dir, who)
 	end
 	return sub(a, 1, 7) .. sub(dir, 8, 11) .. sub(a, 12)
 end
--- Sets the storage tier of the directory and the ACL from its default rule. nil: there is no such
--- rule
+-- Sets the storage tier from the directory, and the ACL from its default rule. nil: the rule is
+-- missing.
 local function with_tail_of(dir, a, mode)
 	local def4, acls = sub(acls_of(dir), 5, 8), NONE8
 	if def4 ~= '\0\0\0\0' and type_of(a) ~= SYMLINK then
@@ -28,8 +28,8 @@ local function with_tail_of(dir, a, mode)
 	end
 	return set_tail(a, acls, tier_of(dir))
 end
--- a: the inode's record as it would be in a plain directory. mode: as asked for, before umask.
--- name: '' of an inode that session `sid` keeps without one.
+-- a: the record that the inode would have in a plain directory. mode: the requested mode, before
+-- umask. name: '' for an inode without a name, which session `sid` keeps.
 local function op(dir, parent, parent8, name, ino, ino8, a, who, now, stats, mode, target, line, sid)
 	local e = may_add(who, parent8, dir)
 	if e then

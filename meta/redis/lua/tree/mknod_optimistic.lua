@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- bare: optimistic
--- Makes a non-directory from cached attributes of its parent. Last: a symlink's target
+-- Creates a non-directory, using cached attributes of its parent. ARGV: 9 a symlink's target
 local k = call('MGET', key, P .. 'i' .. dir)
 local done, d = k[1], k[2]
 if done == A[2] then

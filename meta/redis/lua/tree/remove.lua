@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write 2: attr rules usage dispose
--- unlink and rmdir. asked: the inode that the client expects there, with the information whether it
--- is open. The answer {EBUSY, ino} asks the client for this information about another inode.
+-- unlink and rmdir. asked: the inode that the client expects; open: whether the client has that inode
+-- open. The answer {EBUSY, ino} asks whether another inode is open.
 local function op(dir, a, parent, asked, parent8, name, want_dir, trash, trash8, who, now, stats, sid,
 	open)
 	if not dir then

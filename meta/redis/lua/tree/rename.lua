@@ -27,7 +27,7 @@ local function may_arrive(who, dp8, dir, victim, flags)
 	end
 	return may_add(who, dp8, dir)
 end
--- Whether the directory is the inode, or lies below it; also when it lies below a loop.
+-- True when the directory is the inode or lies below it, or when its ancestors form a loop.
 local function lies_below(dir, ino)
 	local mark, steps, limit = dir, 0, 1
 	while dir ~= '1' do

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: attr
--- Seconds and microseconds
+-- Returns seconds and microseconds.
 local function at(time)
 	local s, ns = parse('>i8I4', time)
 	return s, floor(ns / 1000)
@@ -8,8 +8,7 @@ end
 local function is_later(s, us, than_s, than_us)
 	return s > than_s or (s == than_s and us > than_us)
 end
--- True when this time may remain in the record; another client may have changed the directory
--- since.
+-- True when the time may be stored: no other client has changed the directory since.
 local function may_have(a, s, us, until_s, until_us)
 	local c_s, c_us = at(sub(a, 36, 47))
 	if is_later(c_s, c_us, until_s, until_us) then
@@ -18,8 +17,8 @@ local function may_have(a, s, us, until_s, until_us)
 	local m_s, m_us = at(sub(a, 24, 35))
 	return not is_later(m_s, m_us, s, us) or is_later(m_s, m_us, until_s, until_us)
 end
--- Each: directory, time of the last change of its names, ctime up to which the record may be
--- overwritten
+-- Three arguments for each directory: inode, time of the last change of its names, ctime up to
+-- which the record may be overwritten
 local function op(...)
 	local v = {...}
 	for i = 1, #v, 3 do

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: attr rules usage
--- a: the record of the directory of that hour; name '': only the trash itself. Answer: the inode, and 1 if
--- it was made.
+-- name: of the hour directory, '' for the trash itself; a: the record for a new one. Answer: the
+-- inode, and 1 if it was created.
 local function op(trash, trash8, root8, base_hi, base_lo, name, a, stats)
 	if name ~= '' then
 		local entry = call('HGET', P .. 'd' .. trash, name)

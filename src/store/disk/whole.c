@@ -261,7 +261,8 @@ static int make_room(struct disk_dir *dir, uint64_t need)
 {
 	if (need > share_of(dir))
 		return -EFBIG;
-	while (cfs_disk_index_state(&dir->index).reserved + need > share_of(dir)) {
+	while (cfs_disk_index_state(&dir->index).reserved + need > share_of(dir) ||
+	       cfs_whole_count(dir->disk) >= FILES_MAX) {
 		if (dir->disk->conf.eviction == CFS_EVICT_NONE || !cfs_whole_evict(dir))
 			return -EFBIG;
 	}
@@ -399,8 +400,11 @@ static int assemble(struct disk_dir *dir, const struct cfs_whole_map *map, uint6
 		r = cfs_disk_keep_free(dir, charge);
 	if (r == 0)
 		r = cfs_whole_assemble(dir, map, hash, stop, &fd);
-	if (r == 0)
+	if (r == 0) {
 		r = enter(dir, map, hash, charge, fd);
+		if (r < 0)
+			unlink_files(dir, map->stamp.ino, hash);
+	}
 	cfs_disk_index_reserve(&dir->index, -(int64_t)charge);
 	if (r < 0)
 		return r;

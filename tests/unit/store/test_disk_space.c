@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cachefs/whole.h>
+
 #include "disk_fixture.h"
 
 static uint64_t file_bytes;
@@ -157,6 +159,48 @@ static void full_file_system(void **state)
 	close_disk();
 }
 
+/* Without it: files that no table knows fill the disk, beside the limit of the cache. */
+static void the_number_of_whole_files_is_kept(void **state)
+{
+	const uint64_t most = 65536;
+	struct cfs_block b = {.slice = 790, .len = 100};
+	struct cfs_whole_piece p = {.slice = b.slice, .slice_size = b.len, .len = b.len};
+	struct cfs_whole_map map = {.stamp = {.length = b.len}, .v = &p, .n = 1};
+	struct cfs_whole_file *w;
+	char path[256], first[256];
+	uint64_t ino;
+	int fd;
+
+	mount_tmpfs("size=64m,nr_inodes=1000000");
+	disk_conf.size = 4096 * MIB;
+	snprintf(path, sizeof(path), "%s/" UUID, cache);
+	assert_int_equal(mkdir(path, 0700), 0);
+	snprintf(path, sizeof(path), "%s/" UUID "/whole", cache);
+	assert_int_equal(mkdir(path, 0700), 0);
+	for (ino = 1; ino <= most; ino++) {
+		snprintf(path, sizeof(path), "%s/" UUID "/whole/%llu_%016llx", cache,
+			 (unsigned long long)ino, 1ULL);
+		fd = ino > 1 ? link(first, path) : open(path, O_CREAT | O_RDWR, 0600);
+		assert_true(fd >= 0);
+		if (ino == 1) {
+			close(fd);
+			memcpy(first, path, sizeof(path));
+		}
+	}
+	open_disk();
+	WAIT_FOR(metric("whole_files") == most);
+	store_block(&b);
+	for (; ino <= most + 3; ino++) {
+		map.stamp.ino = ino;
+		assert_int_equal(cfs_whole_make(disk, &map, NULL), 0);
+		w = cfs_whole_find(disk, &map.stamp);
+		assert_non_null(w);
+		cfs_whole_put(w);
+		assert_int_equal(metric("whole_files"), most);
+	}
+	close_disk();
+}
+
 /* free-space-ratio: blocks leave before the file system is full. */
 static void free_space_is_kept(void **state)
 {
@@ -203,7 +247,8 @@ int main(void)
 		DISK_TEST(size_is_kept),	 DISK_TEST(items_are_bounded),
 		DISK_TEST(old_blocks_expire),	 DISK_TEST(staged_blocks_stay),
 		DISK_TEST(full_file_system),	 DISK_TEST(free_space_is_kept),
-		DISK_TEST(free_inodes_are_kept),
+		DISK_TEST(free_inodes_are_kept), DISK_TEST(the_number_of_whole_files_is_kept),
+
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,7 +22,7 @@ static void snapshot(void *store, void *ret)
 	n->blocks = st->n;
 	n->bytes = st->bytes;
 	n->damaged = st->n_damaged;
-	n->oldest_s = oldest ? (uint64_t)CFS_MAX(cfs_wall_s() - oldest->since_s, 0) : 0;
+	n->oldest_s = oldest ? (uint64_t)((int64_t)cfs_now_ms() - oldest->since_ms) / 1000 : 0;
 	pthread_mutex_unlock(&st->lock);
 	n->uploads = atomic_load(&st->stat.uploads);
 	n->upload_errors = atomic_load(&st->stat.upload_errors);

@@ -32,7 +32,7 @@ struct staged {
 	TAILQ_ENTRY(staged) by_age;
 	struct cfs_block id;
 	struct cache_dir *dir;
-	int64_t since_s; /* CLOCK_REALTIME */
+	int64_t since_ms; /* as cfs_now_ms(); negative: from before the machine was booted */
 	cfs_deadline_t retry_at;
 	uint16_t tries; /* that failed */
 	uint8_t state;

@@ -69,14 +69,14 @@ void cfs_stage_free_entry(struct cfs_stage *st, struct staged *e)
 	free(e);
 }
 
-static struct staged *new_entry(struct cache_dir *dir, const struct cfs_block *b, int64_t since_s)
+static struct staged *new_entry(struct cache_dir *dir, const struct cfs_block *b, int64_t age_s)
 {
 	struct staged *e = calloc(1, sizeof(*e));
 
 	if (e) {
 		e->id = *b;
 		e->dir = dir;
-		e->since_s = since_s;
+		e->since_ms = (int64_t)cfs_now_ms() - 1000 * age_s;
 	}
 	return e;
 }
@@ -198,7 +198,7 @@ static int write_in_time(struct stage_write *w, cfs_deadline_t deadline)
 static int settle(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b,
 		  bool written)
 {
-	struct staged *e = written ? new_entry(dir, b, cfs_wall_s()) : NULL;
+	struct staged *e = written ? new_entry(dir, b, 0) : NULL;
 	int r = written && !e ? -ENOMEM : 0;
 
 	if (r < 0)
@@ -296,7 +296,7 @@ static void drop(struct cfs_stage *st, const struct cfs_block *b)
 
 struct found {
 	struct cfs_block id;
-	int64_t since_s;
+	int64_t age_s;
 };
 
 struct scan {
@@ -332,7 +332,7 @@ static int visit(void *arg, int fd, const char *name, const struct cfs_block *b,
 	}
 	s->v[s->n] = (struct found){
 		.id = *b,
-		.since_s = CFS_MIN((int64_t)st.st_mtim.tv_sec, cfs_wall_s()),
+		.age_s = CFS_MAX(cfs_wall_s() - (int64_t)st.st_mtim.tv_sec, 0),
 	};
 	s->v[s->n++].id.tier = cfs_stage_file_tier(fd, name, b, (uint64_t)st.st_size);
 	return 0;
@@ -342,7 +342,7 @@ static int newest_first(const void *a, const void *b)
 {
 	const struct found *x = a, *y = b;
 
-	return (x->since_s < y->since_s) - (x->since_s > y->since_s);
+	return (x->age_s > y->age_s) - (x->age_s < y->age_s);
 }
 
 /* Returns how many there was memory for. All at once, so that the oldest are uploaded first. */
@@ -354,7 +354,7 @@ static size_t add_found(struct cfs_stage *st, const struct scan *s, size_t *ret_
 	*ret_bytes = 0;
 	pthread_mutex_lock(&st->lock);
 	for (i = 0; i < s->n; i++) {
-		struct staged *e = new_entry(s->dir, &s->v[i].id, s->v[i].since_s);
+		struct staged *e = new_entry(s->dir, &s->v[i].id, s->v[i].age_s);
 
 		if (!e)
 			break;

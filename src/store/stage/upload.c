@@ -34,8 +34,8 @@ static bool hour_is_right(const struct cfs_stage_conf *conf)
 static struct staged *first_due(struct cfs_stage *st)
 {
 	bool flush = st->mode == CFS_STAGE_FLUSH;
-	int64_t until_s = cfs_wall_s() - (int64_t)(st->conf.delay_ms / 1000);
 	cfs_deadline_t now = cfs_now_ms();
+	int64_t until_ms = (int64_t)now - (int64_t)st->conf.delay_ms;
 	struct staged *e;
 
 	if (st->conf.read_only || atomic_load(&st->stopping) || st->mode == CFS_STAGE_LEAVE)
@@ -44,7 +44,7 @@ static struct staged *first_due(struct cfs_stage *st)
 		return NULL;
 	TAILQ_FOREACH(e, &st->list, by_age)
 	{
-		if (!flush && st->conf.delay_ms && e->since_s > until_s)
+		if (!flush && st->conf.delay_ms && e->since_ms > until_ms)
 			return NULL;
 		if (e->state == STAGED_WAITING && e->retry_at <= now)
 			return e;

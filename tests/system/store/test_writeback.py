@@ -22,6 +22,7 @@ import test_crash
 from cachefs import SLOW, sanitized, tool, wait_until
 from s3volume import S3Volume
 from syscalls import data, read, write
+from test_replica import DAY, Clock
 
 LONG = bool(os.environ.get("CACHEFS_LONG"))
 FAILS = r"cannot be uploaded|cannot be stored|cannot be read|not read in time|object store"
@@ -117,6 +118,17 @@ def test_held_back(world, how):
     assert not world.vol.objects()
     mnt.umount()
     assert len(world.vol.objects()) == 1 and not world.staged()
+
+
+def test_held_back_by_a_clock_that_was_wrong(world):
+    """A host notices that its clock is a day ahead. Without this its blocks stay there for a day longer."""
+    clock = Clock(world.ws)
+    mnt = world.mount("writeback,upload-delay=1s", env=clock.env)
+    clock.set(DAY)
+    write(mnt / "f", b"in a second", sync=True)
+    clock.set(0)
+    uploaded(mnt)
+    assert len(world.vol.objects()) == 1
 
 
 def test_bad_options(world):

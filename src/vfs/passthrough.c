@@ -136,11 +136,13 @@ static bool begin(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_n
 {
 	const struct cfs_vfs_backing *b = n->vfs->passthrough.backing;
 	struct cfs_whole_file *w = cfs_file_take_whole(vnode_file(n), attr, asked_ns);
-	int id;
+	int fd, id;
 
 	if (!w)
 		return false;
-	id = b->open(b->arg, cfs_whole_fd(w));
+	fd = cfs_whole_lend_fd(w);
+	id = fd < 0 ? -EBADF : b->open(b->arg, fd);
+	cfs_whole_return_fd(w);
 	if (id == -EOPNOTSUPP)
 		cfs_data_refuse_whole(n->vfs->conf.data);
 	if (id <= 0) {

@@ -279,6 +279,7 @@ struct cfs_whole_file {
 	unsigned refs; /* users */
 	bool known;    /* this process has made or verified it; stamp is set */
 	bool gone;     /* it has left the table, and is freed by its last user */
+	bool lent;     /* the descriptor is */
 	int fd;	       /* -1: closed */
 	struct cfs_whole_stamp stamp;
 };

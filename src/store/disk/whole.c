@@ -97,6 +97,18 @@ static void take_out(struct whole_files *t, struct cfs_whole_file *w)
 	t->n--;
 }
 
+/* The caller closes it; -1: it is closed, or in use. */
+static int take_fd(struct whole_files *t, struct cfs_whole_file *w)
+{
+	int fd = w->fd;
+
+	if (fd < 0 || w->lent)
+		return -1;
+	w->fd = -1;
+	t->n_open--;
+	return fd;
+}
+
 /* ---- without the lock ---- */
 
 static void run_close(struct cfs_job *job)
@@ -139,6 +151,7 @@ static bool drop(struct disk_dir *dir, uint64_t ino, uint64_t hash, bool used)
 	struct whole_files *t = &dir->disk->wholes;
 	struct cfs_whole_file *w;
 	bool last = false;
+	int fd = -1;
 
 	pthread_mutex_lock(&t->lock);
 	w = find(t, ino, hash);
@@ -149,9 +162,13 @@ static bool drop(struct disk_dir *dir, uint64_t ino, uint64_t hash, bool used)
 	if (w) {
 		last = w->refs == 0;
 		take_out(t, w);
+		if (!last)
+			fd = take_fd(t, w);
 	}
 	pthread_mutex_unlock(&t->lock);
 	unlink_files(dir, ino, hash);
+	if (fd >= 0)
+		close(fd);
 	if (last)
 		end(w);
 	return true;
@@ -195,9 +212,25 @@ void cfs_whole_put(struct cfs_whole_file *w)
 		end(w);
 }
 
-int cfs_whole_fd(const struct cfs_whole_file *w)
+int cfs_whole_lend_fd(struct cfs_whole_file *w)
 {
-	return w->fd;
+	struct whole_files *t = &w->dir->disk->wholes;
+	int fd;
+
+	pthread_mutex_lock(&t->lock);
+	fd = w->fd;
+	w->lent = fd >= 0;
+	pthread_mutex_unlock(&t->lock);
+	return fd;
+}
+
+void cfs_whole_return_fd(struct cfs_whole_file *w)
+{
+	struct whole_files *t = &w->dir->disk->wholes;
+
+	pthread_mutex_lock(&t->lock);
+	w->lent = false;
+	pthread_mutex_unlock(&t->lock);
 }
 
 bool cfs_whole_fits(struct cfs_disk *d, uint64_t ino, uint64_t bytes)
@@ -290,22 +323,17 @@ static void drop_others(struct disk_dir *dir, uint64_t ino, uint64_t hash)
 	} while (w);
 }
 
+/* One in use can be closed, too: the kernel has a reference of its own. */
 static void close_one(struct whole_files *t)
 {
-	struct cfs_whole_file *w;
+	struct cfs_whole_file *w = NULL;
 	int fd = -1;
 
 	pthread_mutex_lock(&t->lock);
-	TAILQ_FOREACH_REVERSE(w, &t->used, whole_list, link)
-	{
-		if (w->fd >= 0 && w->refs == 0)
-			break;
-	}
-	if (w && t->n_open >= t->open_max) {
-		fd = w->fd;
-		w->fd = -1;
-		t->n_open--;
-	}
+	if (t->n_open >= t->open_max)
+		w = TAILQ_LAST(&t->used, whole_list);
+	for (; w && fd < 0; w = TAILQ_PREV(w, whole_list, link))
+		fd = take_fd(t, w);
 	pthread_mutex_unlock(&t->lock);
 	if (fd >= 0)
 		close(fd);

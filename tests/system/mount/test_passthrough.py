@@ -2,11 +2,13 @@
 """Files that the kernel reads without the mount (passthrough=auto). A failure here is a wrong byte, an
 open that fails where it would not without the option, or space that no process gives back."""
 
+import concurrent.futures
 import contextlib
 import json
 import mmap
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -501,6 +503,33 @@ def test_budget(ws, vol):
         assert read(mnt / "large") == random_bytes(3 * MIB)
     assert not [p for p in whole_files(cache) if p.stat().st_size == 3 * MIB]
     os.close(kept)
+
+
+def test_more_open_files_than_descriptors(ws, vol):
+    """Open files that pass through leave the mount descriptors for its own work."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    other = vol.mount()
+    content = [random_bytes(100 * KIB, i) for i in range(120)]
+    for name in ("d", "cold"):
+        os.mkdir(other / name)
+        for i, what in enumerate(content):
+            write(other / name / str(i), what)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (160, limit[1]))
+    try:
+        mnt = mount(vol, ws.path("cache"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    fds = []
+    for i in range(len(content)):
+        ws.run("cachefs", "warmup", "--whole", mnt / "d" / str(i))
+        fds.append(os.open(mnt / "d" / str(i), os.O_RDONLY))
+    # Nearly all: a thread that makes one may be late.
+    assert mnt.stat("passthrough_handles") > 100
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(lambda i: read(mnt / "cold" / str(i)), range(len(content)))) == content
+    for i, what in enumerate(content):
+        assert os.pread(fds[i], MIB, 0) == what
+        os.close(fds[i])
 
 
 def test_warmup(ws, vol):

@@ -417,9 +417,13 @@ void cfs_whole_put(struct cfs_whole_file *w)
 {
 }
 
-int cfs_whole_fd(const struct cfs_whole_file *w)
+int cfs_whole_lend_fd(struct cfs_whole_file *w)
 {
 	return -1;
+}
+
+void cfs_whole_return_fd(struct cfs_whole_file *w)
+{
 }
 
 bool cfs_file_has_list(struct cfs_file *f)

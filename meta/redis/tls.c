@@ -71,6 +71,7 @@ static int handshake(struct rds_tls *tls, int fd, cfs_deadline_t deadline)
 	short events = POLLIN;
 	ssize_t r;
 
+	ERR_clear_error();
 	while ((r = outcome(tls, SSL_connect(tls->ssl), &events)) == -EAGAIN) {
 		struct pollfd p = {.fd = fd, .events = events};
 		uint64_t left = cfs_deadline_left_ms(deadline);
@@ -80,6 +81,26 @@ static int handshake(struct rds_tls *tls, int fd, cfs_deadline_t deadline)
 		poll(&p, 1, (int)CFS_MIN(left, 1000));
 	}
 	return r < 0 ? (int)r : 0;
+}
+
+/*
+ * A server that is restarting ends the connection, and one that hangs lets the time pass. Neither
+ * is a refusal, so the caller tries again (-ENOTCONN). Some versions of OpenSSL have an error for
+ * the end.
+ */
+static int handshake_error(int r, const char *host, char err[256])
+{
+	unsigned long code = ERR_peek_error();
+
+#ifdef SSL_R_UNEXPECTED_EOF_WHILE_READING
+	if (ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
+		code = 0;
+#endif
+	if (r != -ETIMEDOUT && code)
+		return failed(err, "no trusted connection to", host);
+	snprintf(err, 256, "TLS: %.100s %s during the handshake", host,
+		 r == -ETIMEDOUT ? "did not answer" : "closed the connection");
+	return -ENOTCONN;
 }
 
 int rds_tls_start(struct rds_target *t, const char *host, int fd, cfs_deadline_t deadline,
@@ -101,7 +122,7 @@ int rds_tls_start(struct rds_target *t, const char *host, int fd, cfs_deadline_t
 	if (!r) {
 		r = handshake(tls, fd, deadline);
 		if (r)
-			r = failed(err, "no trusted connection to", host);
+			r = handshake_error(r, host, err);
 	}
 	if (r) {
 		rds_tls_end(tls);

@@ -9,6 +9,9 @@
 
 struct rds_tls;
 
+/*
+ * -EACCES: the server is not trusted, or refuses this client. -ENOTCONN: try again. err: one line.
+ */
 int rds_tls_start(struct rds_target *t, const char *host, int fd, cfs_deadline_t deadline,
 		  struct rds_tls **ret, char err[256]);
 void rds_tls_end(struct rds_tls *tls);

@@ -312,8 +312,10 @@ int rds_op_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char
 	r = rds_script(&q, ctx, CFS_META_OP_mknod, &rds_trash_dir_lua, &a, "u88uusbs",
 		       CFS_TRASH_INO, CFS_TRASH_INO, CFS_ROOT_INO, CFS_TRASH_INO >> 32,
 		       CFS_TRASH_INO & 0xFFFFFFFF, name, record, len, rds_stats(rds));
-	if (!r && a->element[1]->len == 8)
-		*ret = cfs_get_be64(a->element[1]->str);
+	if (!r) {
+		*ret = a->element[1]->len == 8 ? cfs_get_be64(a->element[1]->str) : 0;
+		r = cfs_ino_is_trash(*ret) ? 0 : -EIO;
+	}
 	if (!r && a->elements > 2)
 		cfs_usage_inode(ret_usage, &attr, 1);
 	rds_end(&q);

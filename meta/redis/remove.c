@@ -13,10 +13,11 @@ static int victim_reply(struct rds *rds, const redisReply *outcome, const redisR
 			struct cfs_removed *ret)
 {
 	int r = rds_attr_reply(attr, &ret->attr);
+	int64_t n = rds_int(outcome);
 
-	if (r || ino->len != 8)
+	if (r || ino->len != 8 || n <= CFS_REMOVED_NONE || n > CFS_REMOVED_DELETED)
 		return r ? r : -EIO;
-	ret->outcome = (enum cfs_removal_outcome)rds_int(outcome);
+	ret->outcome = (enum cfs_removal_outcome)n;
 	ret->ino = cfs_get_be64(ino->str);
 	ret->has_data = rds_int(data) != 0;
 	rds_cache_attr(rds, ret->ino, attr, &ret->attr);
@@ -76,7 +77,9 @@ static int remove_by_rules(struct cfs_engine *e, const struct cfs_ctx *ctx, bool
 			       who, rds_who(ctx, who), ctx->now, rds_stats(rds),
 			       cfs_host_sid(e->host), k.open);
 	while (asks_again(rds, r, a, &k));
-	if (!r && a->elements == 7) {
+	if (!r && a->elements != 7)
+		r = -EIO;
+	if (!r) {
 		*ret = (struct cfs_removed){0};
 		r = victim_reply(rds, a->element[1], a->element[2], a->element[3], a->element[4],
 				 a->element[6], ret);

@@ -140,7 +140,9 @@ int rds_op_get_counters(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 {
 	struct rds_request q;
 	int r = rds_ask(&q, e, ctx, CFS_META_OP_counter, "sKK", "MGET", "usedSpace", "totalInodes");
-	if (!r && q.reply[0]->elements == 2) {
+	if (!r && q.reply[0]->elements != 2)
+		r = -EIO;
+	if (!r) {
 		*ret_used_space = rds_int(q.reply[0]->element[0]);
 		*ret_inodes = rds_int(q.reply[0]->element[1]);
 	}
@@ -179,8 +181,10 @@ int rds_op_new_session(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_session, &rds_new_session_lua, &a, "ssi", "", info,
 		       expire_s);
-	if (!r)
+	if (!r) {
 		*ret_sid = strtoull(a->element[1]->str, NULL, 10);
+		r = *ret_sid ? 0 : -EIO;
+	}
 	rds_end(&q);
 	return r;
 }

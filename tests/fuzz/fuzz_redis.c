@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Replies of a Redis server. The engine connects to a server that gives the replies of the input,
- * whatever is asked, and then closes the connection. Every operation then ends, and without
- * touching memory that no reply has.
+ * whatever is asked, and then closes the connection. Every operation then ends, without touching
+ * memory that no reply has, and without success when its result is missing.
  *
  * The first byte of an input says what is done: an operation of the engine (its connection has
  * begun well), the beginning itself, or the beginning by way of Sentinel. The second byte says
@@ -309,7 +309,7 @@ static void names(struct cfs_engine *e, const struct cfs_ctx *c, uint8_t which, 
 		ops->unlink(e, c, &kept, &o->removed, &o->usage);
 		break;
 	case 4:
-		ops->rmdir(e, c, &gone, &o->removed, &o->usage);
+		check(ops->rmdir(e, c, &gone, &o->removed, &o->usage) || o->removed.outcome);
 		break;
 	case 5:
 		ops->rename(e, c, &move, &o->renamed, &o->usage);
@@ -340,7 +340,7 @@ static void names(struct cfs_engine *e, const struct cfs_ctx *c, uint8_t which, 
 		ops->each_parent(e, c, INO, take_parent, NULL);
 		break;
 	case 13:
-		ops->trash_dir(e, c, "2026-11-23-10", &o->n, &o->usage);
+		check(ops->trash_dir(e, c, "2026-11-23-10", &o->n, &o->usage) || o->n);
 		break;
 	case 14:
 		ops->touch_atime(e, c, INO, now);
@@ -493,9 +493,11 @@ static void around(struct cfs_engine *e, const struct cfs_ctx *c, uint8_t which,
 		}
 		break;
 	case 14:
+		o->a = o->b = INT64_MIN;
+		check(ops->get_counters(e, c, &o->a, &o->b) ||
+		      (o->a != INT64_MIN && o->b != INT64_MIN));
 		ops->clock(e, c, &o->a);
 		ops->add_counter(e, c, "nextInode", 100, &o->a);
-		ops->get_counters(e, c, &o->a, &o->b);
 		break;
 	default:
 		ops->claim_job(e, c, "lastCleanupFiles", 1700000000, 3600);

@@ -369,6 +369,18 @@ static int prepare_update(const struct cfs_setting *old, struct cfs_setting *s, 
 	return 0;
 }
 
+static int make_record(struct cfs_setting *s, char **ret, char err[256])
+{
+	int rc = cfs_setting_normalise(s);
+
+	if (!rc)
+		rc = cfs_setting_encode(s, ret);
+	if (rc)
+		say(err, "cannot store the setting of volume %s: %s", s->name,
+		    rc == -EINVAL ? "it has a text that is not UTF-8" : cfs_errname(rc));
+	return rc;
+}
+
 static int format_existing(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *old_text,
 			   struct cfs_setting *s, bool force, char err[256])
 {
@@ -395,11 +407,10 @@ static int format_existing(struct cfs_meta *m, const struct cfs_ctx *ctx, const 
 		if (rc)
 			return rc;
 	}
-	rc = cfs_setting_normalise(s);
-	if (!rc)
-		rc = cfs_setting_encode(s, &text);
-	if (!rc)
-		rc = m->eng->ops->put_setting(m->eng, ctx, text);
+	rc = make_record(s, &text, err);
+	if (rc)
+		return rc;
+	rc = m->eng->ops->put_setting(m->eng, ctx, text);
 	if (!rc && s->trash_days > 0)
 		rc = m->eng->ops->trash_dir(m->eng, ctx, "", &trash, &usage);
 	if (!rc)
@@ -413,12 +424,11 @@ static int format_empty(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cf
 			char err[256])
 {
 	cfs_auto_free char *text = NULL;
-	int rc = cfs_setting_normalise(s);
+	int rc = make_record(s, &text, err);
 
-	if (!rc)
-		rc = cfs_setting_encode(s, &text);
-	if (!rc)
-		rc = m->eng->ops->create(m->eng, ctx, text, s->trash_days > 0);
+	if (rc)
+		return rc;
+	rc = m->eng->ops->create(m->eng, ctx, text, s->trash_days > 0);
 	if (!rc)
 		rc = cfs_core_adopt_setting(m, text, s);
 	if (!rc)

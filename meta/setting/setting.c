@@ -392,25 +392,42 @@ int cfs_setting_take_rest(struct cfs_setting *s, const struct cfs_setting *from)
 
 /* ---- writing ---- */
 
-static json_t *encode_tiers(const struct cfs_setting *s)
+/* JSON cannot contain text that is not UTF-8: -EINVAL. */
+static json_t *encode_text(const char *text, int *rc)
+{
+	json_t *v = json_string(text);
+
+	if (!v)
+		*rc = -EINVAL;
+	return v;
+}
+
+static json_t *encode_tiers(const struct cfs_setting *s, int *rc)
 {
 	json_t *all = json_object();
 	size_t i;
 
-	for (i = 0; i < s->n_tiers; i++) {
+	if (!all)
+		*rc = -ENOMEM;
+	for (i = 0; i < s->n_tiers && !*rc; i++) {
 		const struct cfs_tier *t = &s->tiers[i];
+		json_t *class = encode_text(t->storage_class, rc), *tag = encode_text(t->tag, rc);
+		json_t *tier = *rc ? NULL
+				   : json_pack("{s:i,s:O,s:O}", "ID", t->id, "StorageClass", class,
+					       "Tag", tag);
 		char key[16];
 
-		json_object_set_new(all, tier_key(t->id, key),
-				    json_pack("{s:i,s:s,s:s}", "ID", t->id, "StorageClass",
-					      t->storage_class, "Tag", t->tag));
+		json_decref(class);
+		json_decref(tag);
+		if (!*rc && json_object_set_new(all, tier_key(t->id, key), tier))
+			*rc = -ENOMEM;
 	}
 	return all;
 }
 
 enum secrets { ENCRYPTED, MASKED };
 
-/* NULL: leave the field out. *rc is set on failure. */
+/* NULL: leave the field out. On failure *rc is set. */
 static json_t *encode_field(const struct field *f, const struct cfs_setting *s,
 			    enum secrets secrets, int *rc)
 {
@@ -422,14 +439,14 @@ static json_t *encode_field(const struct field *f, const struct cfs_setting *s,
 	case STRING:
 		if (omit && !*text_of(f, s))
 			return NULL;
-		return json_string(text_of(f, s));
+		return encode_text(text_of(f, s), rc);
 	case SECRET:
 		if (!*text_of(f, s))
 			return NULL;
 		if (secrets == MASKED)
 			return json_string("***");
 		if (!s->key_encrypted)
-			return json_string(text_of(f, s));
+			return encode_text(text_of(f, s), rc);
 		*rc = cfs_secret_seal(s->uuid, text_of(f, s), &sealed);
 		return *rc ? NULL : json_string(sealed);
 	case FLAG:
@@ -441,7 +458,7 @@ static json_t *encode_field(const struct field *f, const struct cfs_setting *s,
 	case U64:
 		return omit && !*(const uint64_t *)p ? NULL : cfs_json_u64(*(const uint64_t *)p);
 	case TIERS:
-		return encode_tiers(s);
+		return encode_tiers(s, rc);
 	}
 	return NULL;
 }
@@ -456,7 +473,7 @@ static int encode(const struct cfs_setting *s, enum secrets secrets, json_t **re
 		json_t *v = encode_field(&fields[i], s, secrets, &rc);
 
 		if (v && json_object_set_new(root, fields[i].name, v))
-			rc = -ENOMEM;
+			rc = rc ? rc : -ENOMEM;
 	}
 	/* Not in output for people: it may contain a secret. */
 	if (!rc && secrets == ENCRYPTED)

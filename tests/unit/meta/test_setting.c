@@ -202,6 +202,25 @@ static void test_damaged_numbers(void **state)
 	}
 }
 
+/* A text that JSON cannot contain is refused; a record without it would be another volume's. */
+static void test_text_that_is_not_utf8(void **state)
+{
+	struct cfs_setting *s;
+	char *text;
+
+	assert_int_equal(cfs_setting_new("vol", &s), 0);
+	assert_int_equal(cfs_setting_encode(s, &text), 0);
+	free(text);
+	free(s->bucket);
+	s->bucket = strdup("/data/\xff");
+	assert_int_equal(cfs_setting_encode(s, &text), -EINVAL);
+	free(s->bucket);
+	s->bucket = strdup("/data/");
+	assert_int_equal(cfs_setting_set_tier(s, 1, "COLD\xc3", NULL), 0);
+	assert_int_equal(cfs_setting_encode(s, &text), -EINVAL);
+	cfs_setting_free(s);
+}
+
 /* Secrets are never stored in clear, never shown, and come back. */
 static void test_secrets(void **state)
 {
@@ -336,6 +355,7 @@ int main(void)
 		cmocka_unit_test(test_same_bytes),    cmocka_unit_test(test_old_record),
 		cmocka_unit_test(test_great_numbers), cmocka_unit_test(test_unknown_fields),
 		cmocka_unit_test(test_wide_limit),    cmocka_unit_test(test_damaged_numbers),
+		cmocka_unit_test(test_text_that_is_not_utf8),
 		cmocka_unit_test(test_secrets),	      cmocka_unit_test(test_bad_secrets),
 		cmocka_unit_test(test_refused),	      cmocka_unit_test(test_versions),
 		cmocka_unit_test(test_names),	      cmocka_unit_test(test_new_volume),

@@ -39,8 +39,10 @@ static const char *stmt_name(int id)
 		[PG_COMMIT_SLICE - PG_BEGIN] = "commit slice",
 		[PG_COMMIT_ATTRS - PG_BEGIN] = "commit slice and attributes",
 		[PG_SETATTR - PG_BEGIN] = "setattr",
+		[PG_ADVICE - PG_BEGIN] = "advice",
 	};
 
+	_Static_assert(CFS_ARRAY_SIZE(own) == PG_STMT_COUNT - PG_BEGIN, "a statement has no name");
 	if (id < 0)
 		return "-";
 	return id < SQL_STMT_COUNT ? sql_stmt_name((enum sql_stmt_id)id) : own[id - PG_BEGIN];

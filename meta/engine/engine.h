@@ -413,6 +413,13 @@ struct cfs_engine_ops {
 	int (*dead_locks)(CFS_ENG, CFS_CTX, bool repair, cfs_dead_lock_fn fn, void *arg);
 };
 
+/*
+ * password.c: the password of the environment, for a URL that has none: META_PASSWORD, else the
+ * first line of META_PASSWORD_FILE, without blanks around it. *ret stays NULL when there is none.
+ * -EACCES: the file cannot be read; err: one line.
+ */
+int cfs_engine_password(char **ret, char err[256]);
+
 /* advice.c: the messages of engines */
 __attribute__((format(printf, 5, 6))) void cfs_advise(cfs_advice_fn fn, void *arg,
 						      enum cfs_advice level, const char *what,

@@ -6,7 +6,7 @@
 
 #include "meta/mysql/mysql-internal.h"
 
-/* Size of the slice list of a chunk with many writes. */
+/* A packet must hold the slice list of a chunk with many writes. */
 #define PACKET_MIN (16LL << 20)
 
 struct advising {
@@ -14,16 +14,6 @@ struct advising {
 	void *arg;
 	struct timespec before;
 };
-
-static int query(struct mysql_conn *m, const char *text, MYSQL_RES **ret)
-{
-	int r = mysql_run(m, text);
-
-	if (r)
-		return r;
-	*ret = mysql_store_result(m->handle);
-	return *ret ? 0 : mysql_error_of(m, mysql_errno(m->handle), mysql_error(m->handle), text);
-}
 
 static void advise_isolation(const struct advising *a, const char *level)
 {
@@ -56,7 +46,7 @@ static int advise_variables(struct mysql_conn *m, const struct advising *a)
 	MYSQL_RES *rows;
 	bool isolation = false;
 	MYSQL_ROW row;
-	int r = query(m, text, &rows);
+	int r = mysql_query_rows(m, text, &rows);
 
 	if (r)
 		return r;
@@ -76,7 +66,7 @@ static int advise_variables(struct mysql_conn *m, const struct advising *a)
 		}
 	}
 	mysql_free_result(rows);
-	r = query(m, "SHOW STATUS LIKE 'Threads_connected'", &rows);
+	r = mysql_query_rows(m, "SHOW STATUS LIKE 'Threads_connected'", &rows);
 	if (r)
 		return r;
 	row = mysql_fetch_row(rows);
@@ -99,7 +89,7 @@ static int advise_names(struct mysql_conn *m, const struct advising *a)
 		 "SELECT COLLATION_NAME FROM information_schema.COLUMNS WHERE "
 		 "TABLE_SCHEMA=DATABASE() AND TABLE_NAME='%sedge' AND COLUMN_NAME='name'",
 		 m->sql.db->prefix);
-	r = query(m, text, &rows);
+	r = mysql_query_rows(m, text, &rows);
 	if (r)
 		return r;
 	row = mysql_fetch_row(rows);
@@ -122,7 +112,7 @@ static int advise_clock(struct mysql_conn *m, struct advising *a)
 	int r;
 
 	a->before = cfs_wall();
-	r = query(m, "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6))*1000000 AS SIGNED)", &rows);
+	r = mysql_query_rows(m, "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6))*1000000 AS SIGNED)", &rows);
 	if (r)
 		return r;
 	row = mysql_fetch_row(rows);

@@ -156,6 +156,16 @@ int mysql_run(struct mysql_conn *m, const char *text)
 	return mysql_error_of(m, mysql_errno(m->handle), mysql_error(m->handle), text);
 }
 
+int mysql_query_rows(struct mysql_conn *m, const char *text, MYSQL_RES **ret)
+{
+	int r = mysql_run(m, text);
+
+	if (r)
+		return r;
+	*ret = mysql_store_result(m->handle);
+	return *ret ? 0 : mysql_error_of(m, mysql_errno(m->handle), mysql_error(m->handle), text);
+}
+
 int mysql_start_txn(struct mysql_conn *m)
 {
 	return mysql_run(m,
@@ -323,14 +333,13 @@ static int choose_way(const struct mysql_db *db, struct mysql_conn *m, char err[
 /* 1: a node of a Galera cluster, whose nodes do not share locks. */
 static int is_in_galera(struct mysql_conn *m)
 {
-	int r = mysql_run(m, "SHOW VARIABLES LIKE 'wsrep_on'");
 	MYSQL_RES *rows;
 	MYSQL_ROW row;
+	int r = mysql_query_rows(m, "SHOW VARIABLES LIKE 'wsrep_on'", &rows);
 
 	if (r)
 		return r;
-	rows = mysql_store_result(m->handle);
-	row = rows ? mysql_fetch_row(rows) : NULL;
+	row = mysql_fetch_row(rows);
 	r = row && row[1] && !strcmp(row[1], "ON");
 	mysql_free_result(rows);
 	return r;

@@ -108,8 +108,10 @@ void mysql_disconnect(struct sql_conn *c);
  * ones are logged with the statement at fault.
  */
 int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const char *statement);
-/* One statement of text without result; logged as its first word. */
+/* Runs one statement without parameters and result. */
 int mysql_run(struct mysql_conn *m, const char *text);
+/* Runs one query without parameters; the caller frees *ret with mysql_free_result(). */
+int mysql_query_rows(struct mysql_conn *m, const char *text, MYSQL_RES **ret);
 /*
  * When a Galera node aborts a transaction in favour of another node's, the next statement fails.
  * Now and then (MariaDB 10.11) it does not: that statement and all that follow are executed outside
@@ -155,10 +157,10 @@ void mysql_bulk_drop(struct mysql_conn *m);
 
 /* batch.c */
 /*
- * Runs a batch in the connection's way, which is not MYSQL_GENERIC. MYSQL_DONE: done. 0: the optimistic
- * check failed.
- * Else a negative errno. Unless it is done, nothing has changed, except that -ENOTCONN leaves the
- * outcome open. row: n columns, zeros without an answer; MYSQL_DONE_ROW: there is a row.
+ * Runs a batch in the connection's way, which is not MYSQL_GENERIC. MYSQL_DONE: done. 0: the
+ * optimistic check failed. Else a negative errno. Unless it is done, nothing has changed, except
+ * that -ENOTCONN leaves the outcome open. row: n columns, zeros without an answer; MYSQL_DONE_ROW:
+ * there is a row.
  */
 enum { MYSQL_DONE = 1, MYSQL_DONE_ROW };
 int mysql_batch_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,

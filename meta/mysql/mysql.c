@@ -313,7 +313,7 @@ static int parse(struct mysql_db *db, const struct cfs_url *url, char err[256])
 		r = copy(url->user, &db->user);
 	if (!r)
 		r = url->password ? copy(url->password, &db->password)
-				  : sql_password(&db->password, err);
+				  : cfs_engine_password(&db->password, err);
 	if (!r)
 		r = copy(url->socket, &db->socket);
 	if (!r && !db->socket)
@@ -354,28 +354,30 @@ static void close_engine(struct cfs_engine *e)
 static int check_writable(struct mysql_db *db, char err[256])
 {
 	cfs_deadline_t deadline = cfs_deadline_in(db->sql.timeout_ms);
-	MYSQL_RES *rows = NULL;
-	MYSQL_ROW row = NULL;
 	struct sql_conn *c;
+	MYSQL_RES *rows;
+	MYSQL_ROW row;
 	bool refused;
 	int r = sql_acquire_reader(&db->sql, deadline, false, &c);
 
 	if (r)
 		return r;
-	r = mysql_run(mysql_conn(c),
-		      "SELECT @@global.read_only AND NOT EXISTS(SELECT 1 FROM "
-		      "information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE IN "
-		      "('SUPER','READ ONLY ADMIN','READ_ONLY ADMIN','CONNECTION_ADMIN') AND "
-		      "GRANTEE=CONCAT('''',REPLACE(CURRENT_USER(),'@','''@'''),''''))");
-	if (!r)
-		rows = mysql_store_result(mysql_conn(c)->handle);
-	if (rows)
-		row = mysql_fetch_row(rows);
+	r = mysql_query_rows(mysql_conn(c),
+			     "SELECT @@global.read_only AND NOT EXISTS(SELECT 1 FROM "
+			     "information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE IN "
+			     "('SUPER','READ ONLY ADMIN','READ_ONLY ADMIN','CONNECTION_ADMIN') AND "
+			     "GRANTEE=CONCAT('''',REPLACE(CURRENT_USER(),'@','''@'''),''''))",
+			     &rows);
+	if (r) {
+		sql_release(c);
+		return r;
+	}
+	row = mysql_fetch_row(rows);
 	refused = row && row[0] && *row[0] == '1';
 	mysql_free_result(rows);
 	sql_release(c);
 	if (!refused)
-		return r;
+		return 0;
 	snprintf(err, 256, "%s: the server is read-only: mount with ro, or name its primary",
 		 db->sql.where);
 	return -EROFS;

@@ -35,18 +35,6 @@ void mysql_put_type(FILE *f, const struct sql_column *col)
 
 /* ---- existing tables ---- */
 
-static int query(struct mysql_conn *m, const char *text, MYSQL_RES **ret)
-{
-	int r = mysql_run(m, text);
-
-	if (r)
-		return r;
-	*ret = mysql_store_result(m->handle);
-	if (!*ret)
-		return mysql_error_of(m, mysql_errno(m->handle), mysql_error(m->handle), text);
-	return 0;
-}
-
 /*
  * MariaDB stops a query or a change while it plans it, by KILL QUERY or max_statement_time, and
  * then may answer that no row was found. It counts both.
@@ -62,10 +50,10 @@ int mysql_stops(struct sql_conn *c, uint64_t *ret)
 
 	if (m->way != MYSQL_COMPOUND)
 		return 0;
-	r = query(m,
-		  "SHOW GLOBAL STATUS WHERE Variable_name IN "
-		  "('Com_kill','Max_statement_time_exceeded')",
-		  &rows);
+	r = mysql_query_rows(m,
+			     "SHOW GLOBAL STATUS WHERE Variable_name IN "
+			     "('Com_kill','Max_statement_time_exceeded')",
+			     &rows);
 	if (r)
 		return r;
 	for (; (row = mysql_fetch_row(rows)); n++)
@@ -85,10 +73,10 @@ int mysql_each_column(struct sql_conn *c, sql_column_fn see, void *arg)
 	MYSQL_ROW row;
 	int r;
 
-	r = query(mysql_conn(c),
-		  "SELECT TABLE_NAME,COLUMN_NAME FROM information_schema.COLUMNS "
-		  "WHERE TABLE_SCHEMA=DATABASE()",
-		  &rows);
+	r = mysql_query_rows(mysql_conn(c),
+			     "SELECT TABLE_NAME,COLUMN_NAME FROM information_schema.COLUMNS "
+			     "WHERE TABLE_SCHEMA=DATABASE()",
+			     &rows);
 	if (r)
 		return r;
 	while ((row = mysql_fetch_row(rows))) {
@@ -109,7 +97,7 @@ int mysql_has_index(struct sql_conn *c, const char *table, const char *name)
 		 "SELECT 1 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA=DATABASE() "
 		 "AND TABLE_NAME='%s%s' AND INDEX_NAME='%s' LIMIT 1",
 		 c->db->prefix, table, name);
-	r = query(mysql_conn(c), text, &rows);
+	r = mysql_query_rows(mysql_conn(c), text, &rows);
 	if (r)
 		return r;
 	r = mysql_num_rows(rows) > 0;

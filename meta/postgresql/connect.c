@@ -117,7 +117,7 @@ static int add_hosts(struct pg_db *db, const char *hosts)
 static int add_secret(struct pg_db *db, char err[256])
 {
 	char *secret = NULL;
-	int r = sql_password(&secret, err);
+	int r = cfs_engine_password(&secret, err);
 
 	if (r || !secret)
 		return r;

@@ -87,31 +87,6 @@ static int copy(const char *v, char **ret)
 	return v && *v && !*ret ? -ENOMEM : 0;
 }
 
-/* REDIS_PASSWORD, META_PASSWORD, else the first line of META_PASSWORD_FILE. */
-static int password_of_environment(char **ret)
-{
-	const char *v = getenv("REDIS_PASSWORD"), *path;
-	char line[1024] = "";
-	FILE *f;
-
-	if (!v || !*v)
-		v = getenv("META_PASSWORD");
-	path = getenv("META_PASSWORD_FILE");
-	if ((v && *v) || !path)
-		return copy(v, ret);
-	f = fopen(path, "re");
-	if (!f)
-		return -errno;
-	if (!fgets(line, sizeof(line), f))
-		line[0] = '\0';
-	fclose(f);
-	line[strcspn(line, "\r\n")] = '\0';
-	v = line + strspn(line, " \t");
-	for (size_t n = strlen(v); n && (v[n - 1] == ' ' || v[n - 1] == '\t'); n--)
-		line[(size_t)(v - line) + n - 1] = '\0';
-	return copy(v, ret);
-}
-
 /* Parses "host", "host:port", "[v6]", "[v6]:port"; port 0: the text has none. */
 static int parse_addr(const char *s, size_t len, struct rds_addr *ret)
 {
@@ -256,16 +231,15 @@ static int parse_options(struct rds_target *t, const struct cfs_url *url, char e
 
 static int parse_secrets(struct rds_target *t, const struct cfs_url *url, char err[256])
 {
+	const char *own = getenv("REDIS_PASSWORD");
 	int r = copy(url->user, &t->user);
 
 	if (!r && url->password)
 		r = copy(url->password, &t->password);
+	else if (!r && own && *own)
+		r = copy(own, &t->password);
 	else if (!r)
-		r = password_of_environment(&t->password);
-	if (r && r != -ENOMEM) {
-		snprintf(err, 256, "cannot read META_PASSWORD_FILE: %s", strerror(-r));
-		return -EACCES;
-	}
+		r = cfs_engine_password(&t->password, err);
 	if (!r)
 		r = copy(getenv("SENTINEL_PASSWORD"), &t->sentinel_password);
 	return r;

@@ -122,9 +122,6 @@ int sql_probe_ask(struct sql_conn *c);
 struct addrinfo;
 int sql_resolve(const char *host, struct addrinfo **ret, unsigned *ret_n, char err[256]);
 
-/* META_PASSWORD, else the first line of META_PASSWORD_FILE; *ret stays NULL when there is none. */
-int sql_password(char **ret, char err[256]);
-
 /* True for statements whose duplicate key means a concurrent change: the transaction is retried. */
 bool sql_is_race(int id);
 /* The statement's text with everything in braces replaced; malloc'ed, NULL without memory. */

@@ -189,3 +189,19 @@ void cfs_optimistic_file_forget(struct cfs_optimistic *s, cfs_ino_t ino)
 		e->ino = 0;
 	pthread_mutex_unlock(&s->lock);
 }
+
+/* ---- inodes of any type ---- */
+
+bool cfs_optimistic_attr(struct cfs_optimistic *s, cfs_ino_t ino, struct cfs_attr *ret)
+{
+	return cfs_optimistic_dir_known(s, ino, ret) || cfs_optimistic_file_attr(s, ino, ret);
+}
+
+void cfs_optimistic_attr_changed(struct cfs_optimistic *s, cfs_ino_t ino,
+				 const struct cfs_attr *attr)
+{
+	if (attr->type == CFS_TYPE_DIR)
+		cfs_optimistic_dir_remember(s, ino, attr);
+	else
+		cfs_optimistic_file_changed(s, ino, attr);
+}

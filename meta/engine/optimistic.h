@@ -56,6 +56,11 @@ void cfs_optimistic_file_remember(struct cfs_optimistic *s, cfs_ino_t parent, co
 				  size_t len, const struct cfs_entry *entry);
 /* The same, by its inode. */
 bool cfs_optimistic_file_attr(struct cfs_optimistic *s, cfs_ino_t ino, struct cfs_attr *ret);
+/* The cached attributes of an inode of any type. */
+bool cfs_optimistic_attr(struct cfs_optimistic *s, cfs_ino_t ino, struct cfs_attr *ret);
+/* Stores the attributes of a directory; updates those of a file if they are cached. */
+void cfs_optimistic_attr_changed(struct cfs_optimistic *s, cfs_ino_t ino,
+				 const struct cfs_attr *attr);
 /* Updates the attributes of a file if they are cached. */
 void cfs_optimistic_file_changed(struct cfs_optimistic *s, cfs_ino_t ino,
 				 const struct cfs_attr *attr);

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of POSIX locks of one owner: sorted, not overlapping, ends inclusive. */
+/* Lists of POSIX locks of one owner: sorted, not overlapping, ends inclusive; their stored form. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
+#include "base/log.h"
 #include "meta/engine/rules.h"
 
 static bool overlap(const struct cfs_plock *a, const struct cfs_plock *b)
@@ -71,4 +74,47 @@ ssize_t cfs_rules_plock_apply(const struct cfs_plock *list, size_t n, const stru
 		append(v, &count, lock);
 	*ret = v;
 	return (ssize_t)count;
+}
+
+void cfs_plocks_encode(const struct cfs_plock *v, size_t n, uint8_t *out)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++, out += CFS_PLOCK_BYTES) {
+		cfs_put_be32(out, v[i].type);
+		cfs_put_be32(out + 4, v[i].pid);
+		cfs_put_be64(out + 8, v[i].start);
+		cfs_put_be64(out + 16, v[i].end);
+	}
+}
+
+int cfs_plocks_decode(cfs_ino_t ino, const void *in, size_t len, struct cfs_plock **ret,
+		      size_t *ret_n)
+{
+	size_t i, n = len / CFS_PLOCK_BYTES;
+	const uint8_t *p = in;
+	struct cfs_plock *v;
+
+	if (len % CFS_PLOCK_BYTES) {
+		cfs_err("lock record is damaged: inode=%" PRIu64 " bytes=%zu", ino, len);
+		return -EIO;
+	}
+	v = calloc(n ? n : 1, sizeof(*v));
+	if (!v)
+		return -ENOMEM;
+	for (i = 0; i < n; i++, p += CFS_PLOCK_BYTES)
+		v[i] = (struct cfs_plock){
+			.type = cfs_get_be32(p),
+			.pid = cfs_get_be32(p + 4),
+			.start = cfs_get_be64(p + 8),
+			.end = cfs_get_be64(p + 16),
+		};
+	*ret = v;
+	*ret_n = n;
+	return 0;
+}
+
+char cfs_lock_letter(unsigned type)
+{
+	return type == CFS_LOCK_READ ? 'R' : type == CFS_LOCK_WRITE ? 'W' : 'U';
 }

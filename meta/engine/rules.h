@@ -129,13 +129,23 @@ void cfs_acl_pack(const struct cfs_acl_entry *v, size_t n, uint8_t *out);
 /* *ret malloc'ed, NULL when there are none; -EINVAL: not a multiple of 6. */
 int cfs_acl_unpack(const void *in, size_t len, struct cfs_acl_entry **ret, uint32_t *ret_n);
 
-/* POSIX lock lists: applies `lock` to a sorted list of one owner. Returns the new count in a
- * malloc'ed list. */
+/*
+ * POSIX locks of one owner: applies `lock` to a sorted list. *ret is the malloc'ed new list;
+ * returns its length.
+ */
 ssize_t cfs_rules_plock_apply(const struct cfs_plock *list, size_t n, const struct cfs_plock *lock,
 			      struct cfs_plock **ret);
 /* First lock of the list in conflict with `lock`, or NULL. */
 const struct cfs_plock *cfs_rules_plock_conflict(const struct cfs_plock *list, size_t n,
 						 const struct cfs_plock *lock);
+/* The stored form of such a list (volume-format section 9). */
+#define CFS_PLOCK_BYTES 24
+void cfs_plocks_encode(const struct cfs_plock *v, size_t n, uint8_t *out);
+/* *ret is malloc'ed, also when it is empty. -EIO: damaged (logged). */
+int cfs_plocks_decode(cfs_ino_t ino, const void *p, size_t len, struct cfs_plock **ret,
+		      size_t *ret_n);
+/* R, W or U. */
+char cfs_lock_letter(unsigned type);
 
 /*
  * How much of a copy_file_range one call copies; 0: the source ends before it. -EINVAL: not a file,

@@ -176,14 +176,6 @@ struct setattr {
 	int result; /* result of the rules */
 };
 
-static bool is_known(const struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret)
-{
-	struct cfs_optimistic *cache = m->sql.db->optimistic;
-
-	return cfs_optimistic_dir_known(cache, ino, ret) ||
-	       cfs_optimistic_file_attr(cache, ino, ret);
-}
-
 /* The new attributes. 1: to be written; 0: nothing changes, or a->result says why not. */
 static int decide(const struct cfs_ctx *ctx, struct setattr *a)
 {
@@ -203,14 +195,6 @@ static int decide_by_row(struct mysql_conn *m, const struct cfs_ctx *ctx, struct
 	return r < 0 ? r : decide(ctx, a);
 }
 
-static void remember(struct cfs_optimistic *cache, cfs_ino_t ino, const struct cfs_attr *attr)
-{
-	if (attr->type == CFS_TYPE_DIR)
-		cfs_optimistic_dir_remember(cache, ino, attr);
-	else
-		cfs_optimistic_file_changed(cache, ino, attr);
-}
-
 static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	struct setattr *a = arg;
@@ -220,7 +204,7 @@ static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *a
 
 	if (!m->way)
 		return 0;
-	if (!is_known(m, a->ino, &a->old) || !decide(ctx, a)) {
+	if (!cfs_optimistic_attr(m->sql.db->optimistic, a->ino, &a->old) || !decide(ctx, a)) {
 		r = decide_by_row(m, ctx, a);
 		if (r <= 0)
 			return r < 0 ? r : 1;
@@ -238,7 +222,7 @@ static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *a
 			   SQL_I(o->mode), SQL_I(o->uid), SQL_I(o->gid), SQL_I(o->parent)));
 	if (r > 0) {
 		mysql_node_row(row, &a->attr);
-		remember(m->sql.db->optimistic, a->ino, t);
+		cfs_optimistic_attr_changed(m->sql.db->optimistic, a->ino, t);
 	} else {
 		cfs_optimistic_dir_forget(m->sql.db->optimistic, a->ino);
 		cfs_optimistic_file_forget(m->sql.db->optimistic, a->ino);

@@ -16,20 +16,6 @@ struct removal {
 	bool remembered; /* the victim comes from the cache and may be outdated */
 };
 
-/* 1: there is one. */
-static int look_up(struct mysql_conn *m, struct removal *a)
-{
-	const struct cfs_engine_remove *req = a->req;
-	int r = sql_row(&m->sql, SQL_lookup, "ib", (int64_t)req->parent, req->name, req->name_len);
-
-	if (r <= 0)
-		return r;
-	sql_node_columns(&m->sql, SQL_lookup, 0, &a->victim.attr);
-	a->victim.ino = (cfs_ino_t)sql_int(&m->sql, SQL_lookup, SQL_NODE_COLUMNS);
-	sql_done(&m->sql, SQL_lookup);
-	return 1;
-}
-
 /* 1: the victim can be removed in one of the two simple ways. */
 static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a)
 {
@@ -42,9 +28,11 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal
 		return r == -ENOENT ? 0 : r;
 	a->remembered = !a->dir && cfs_optimistic_file_known(m->sql.db->optimistic, req->parent,
 							     req->name, req->name_len, &a->victim);
-	r = a->remembered ? 1 : look_up(m, a);
-	if (r <= 0)
-		return r;
+	if (!a->remembered) {
+		r = sql_find(&m->sql, req->parent, req->name, req->name_len, &a->victim);
+		if (r)
+			return r == -ENOENT ? 0 : r;
+	}
 	if (a->dir != (v->type == CFS_TYPE_DIR) || (!a->dir && v->nlink != 1) ||
 	    cfs_rules_remove_entry(ctx, req->parent, &a->parent, v))
 		return 0;

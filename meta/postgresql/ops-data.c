@@ -26,8 +26,8 @@
 	"SELECT {NODE},(SELECT bytes FROM c) FROM n"
 static const char commit_text[] = COMMIT_TEXT("", "");
 /*
- * The same with $11 mode, $12 uid, $13 gid, $14 and $15 atime; NULL: unchanged. A change of mode of a
- * file with an ACL takes the generic transaction, which changes the ACL too.
+ * The same with $11 mode, $12 uid, $13 gid, $14 and $15 atime; NULL: unchanged. A change of mode of
+ * a file with an ACL takes the generic transaction, which changes the ACL too.
  */
 static const char commit_attrs_text[] =
 	COMMIT_TEXT(" AND ($11 IS NULL OR COALESCE(n.access_acl_id,0)=0)",
@@ -142,8 +142,8 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 
 /*
  * $1 inode, $2 mode, $3 and $4 atime, $5 and $6 mtime, $7 and $8 ctime; NULL: unchanged. $9 uid and
- * $10 gid of a chown(2): the statement finds the inode only when it has them already, and changes the
- * ctime.
+ * $10 gid of a chown(2): the statement finds the inode only when it has them already, and changes
+ * the ctime.
  */
 static const char setattr_text[] =
 	"UPDATE {node} n SET mode=COALESCE($2,n.mode),atime=COALESCE($3,n.atime),"
@@ -191,22 +191,15 @@ static int setattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r;
 }
 
-static void cache_setattr(struct cfs_optimistic *cache, cfs_ino_t ino, const struct cfs_attr *attr)
-{
-	if (attr->type == CFS_TYPE_DIR)
-		cfs_optimistic_dir_remember(cache, ino, attr);
-	else
-		cfs_optimistic_file_changed(cache, ino, attr);
-}
-
-/* Whether the cached owner and group are those of the chown(2): tar does this for each directory. */
+/*
+ * Whether the cached owner and group are those of the chown(2): tar does this for each directory.
+ */
 static bool keeps_owner(struct cfs_optimistic *cache, cfs_ino_t ino, uint32_t set,
 			const struct cfs_attr *in)
 {
 	struct cfs_attr attr;
 
-	if (!cfs_optimistic_dir_known(cache, ino, &attr) &&
-	    !cfs_optimistic_file_attr(cache, ino, &attr))
+	if (!cfs_optimistic_attr(cache, ino, &attr))
 		return false;
 	return (!(set & CFS_SET_UID) || attr.uid == in->uid) &&
 	       (!(set & CFS_SET_GID) || attr.gid == in->gid);
@@ -247,6 +240,6 @@ int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 		*ret_usage = (struct cfs_usage){.uid = a.attr.uid, .gid = a.attr.gid};
 	}
 	if (!r)
-		cache_setattr(sql_db(e)->optimistic, ino, ret);
+		cfs_optimistic_attr_changed(sql_db(e)->optimistic, ino, ret);
 	return r == PG_UNKNOWN ? -ETIMEDOUT : r;
 }

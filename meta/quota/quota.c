@@ -587,19 +587,16 @@ static void carry_pending(struct cfs_quotas *q, struct listing *fresh)
 			continue;
 		if (n)
 			now = bsearch(old, fresh->v, n, sizeof(*fresh->v), order_limits);
-		if (now) {
-			now->pending_space = old->pending_space;
-			now->pending_inodes = old->pending_inodes;
-			now->reserved_space = old->reserved_space;
-			now->reserved_inodes = old->reserved_inodes;
-		} else if (old->q.kind != CFS_QUOTA_DIR && collect(fresh, &old->q) == 0) {
+		if (!now && old->q.kind != CFS_QUOTA_DIR && collect(fresh, &old->q) == 0) {
 			now = &fresh->v[fresh->n - 1];
 			now->q.used_space = now->q.used_inodes = 0;
-			now->pending_space = old->pending_space;
-			now->pending_inodes = old->pending_inodes;
-			now->reserved_space = old->reserved_space;
-			now->reserved_inodes = old->reserved_inodes;
 		}
+		if (!now)
+			continue;
+		now->pending_space = old->pending_space;
+		now->pending_inodes = old->pending_inodes;
+		now->reserved_space = old->reserved_space;
+		now->reserved_inodes = old->reserved_inodes;
 	}
 	if (fresh->n > n)
 		qsort(fresh->v, fresh->n, sizeof(*fresh->v), order_limits);

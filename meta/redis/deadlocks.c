@@ -63,7 +63,7 @@ static int read_keys(struct cfs_engine *e, const char *kind, struct keys *ret)
 	int r;
 
 	do {
-		struct cfs_ctx ctx = cfs_ctx_internal(30000);
+		struct cfs_ctx ctx = rds_page_ctx();
 
 		r = rds_scan_keys(e, &ctx, kind, &cursor, note_key, ret);
 	} while (!r && cursor.at);
@@ -105,7 +105,7 @@ static int is_gone(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid
 /* Reports the lock if its session is gone, and removes it with `repair`. */
 static int check_lock(struct search *s, const char *kind, uint64_t n, uint64_t sid)
 {
-	struct cfs_ctx ctx = cfs_ctx_internal(30000);
+	struct cfs_ctx ctx = rds_page_ctx();
 	struct rds_request q;
 	redisReply *a;
 	int r = is_gone(s->e, &ctx, sid);
@@ -132,7 +132,7 @@ static int search_kind(struct search *s, const char *kind)
 	int r = read_keys(s->e, kind, &keys);
 
 	for (i = 0; i < keys.n && !r; i++) {
-		struct cfs_ctx ctx = cfs_ctx_internal(30000);
+		struct cfs_ctx ctx = rds_page_ctx();
 
 		holders.n = 0;
 		r = strcmp(kind, "locked") ? read_holders(s->e, &ctx, kind, keys.v[i], &holders)

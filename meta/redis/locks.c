@@ -10,22 +10,18 @@
 #include "base/log.h"
 #include "meta/redis/ops.h"
 
-enum { PLOCK_BYTES = 24, RACES = 1000 };
-
-static const char *letter(unsigned type)
-{
-	return type == CFS_LOCK_READ ? "R" : type == CFS_LOCK_WRITE ? "W" : "U";
-}
+enum { RACES = 1000 };
 
 int rds_op_flock(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t sid,
 		 uint64_t owner, enum cfs_lock_type type)
 {
+	const char letter[] = {cfs_lock_letter(type), '\0'};
 	char hex[20], line[80];
 
 	snprintf(hex, sizeof(hex), "%016" PRIX64, owner);
-	snprintf(line, sizeof(line), "%" PRIu64 ",%" PRIu64 ",%s", ino, owner, letter(type));
-	return rds_change(e, ctx, CFS_META_OP_lock, &rds_flock_lua, "uusss", ino, sid, hex,
-			  letter(type), line);
+	snprintf(line, sizeof(line), "%" PRIu64 ",%" PRIu64 ",%s", ino, owner, letter);
+	return rds_change(e, ctx, CFS_META_OP_lock, &rds_flock_lua, "uusss", ino, sid, hex, letter,
+			  line);
 }
 
 /* ---- POSIX locks ---- */
@@ -37,37 +33,7 @@ struct list {
 
 static int decode(cfs_ino_t ino, const redisReply *value, struct list *ret)
 {
-	size_t i, n = value->len / PLOCK_BYTES;
-	const char *p = value->str;
-
-	if (value->len % PLOCK_BYTES) {
-		cfs_err("lock record is damaged: inode=%" PRIu64 " bytes=%zu", ino, value->len);
-		return -EIO;
-	}
-	ret->v = calloc(n ? n : 1, sizeof(*ret->v));
-	if (!ret->v)
-		return -ENOMEM;
-	ret->n = n;
-	for (i = 0; i < n; i++, p += PLOCK_BYTES)
-		ret->v[i] = (struct cfs_plock){
-			.type = cfs_get_be32(p),
-			.pid = cfs_get_be32(p + 4),
-			.start = cfs_get_be64(p + 8),
-			.end = cfs_get_be64(p + 16),
-		};
-	return 0;
-}
-
-static void encode(const struct cfs_plock *v, size_t n, uint8_t *out)
-{
-	size_t i;
-
-	for (i = 0; i < n; i++, out += PLOCK_BYTES) {
-		cfs_put_be32(out, v[i].type);
-		cfs_put_be32(out + 4, v[i].pid);
-		cfs_put_be64(out + 8, v[i].start);
-		cfs_put_be64(out + 16, v[i].end);
-	}
+	return cfs_plocks_decode(ino, value->str, value->len, &ret->v, &ret->n);
 }
 
 struct conflict {
@@ -134,19 +100,19 @@ static int store(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 
 	if (n < 0)
 		return (int)n;
-	bytes = malloc((size_t)n * PLOCK_BYTES + 1);
+	bytes = malloc((size_t)n * CFS_PLOCK_BYTES + 1);
 	if (!bytes) {
 		free(v);
 		return -ENOMEM;
 	}
-	encode(v, (size_t)n, bytes);
+	cfs_plocks_encode(v, (size_t)n, bytes);
 	snprintf(hex, sizeof(hex), "%016" PRIX64, owner);
-	snprintf(line, sizeof(line), "%" PRIu64 ",%" PRIu64 ",%s,%" PRIu64 ",%" PRIu64 ",%u", ino,
-		 owner, letter(lock->type), lock->start, lock->end,
+	snprintf(line, sizeof(line), "%" PRIu64 ",%" PRIu64 ",%c,%" PRIu64 ",%" PRIu64 ",%u", ino,
+		 owner, cfs_lock_letter(lock->type), lock->start, lock->end,
 		 lock->type == CFS_LOCK_NONE ? 0 : lock->pid);
 	rds_begin(&q, e);
 	rds_script_begin(&q, ctx, &rds_setlk_lua, 5 + all->elements);
-	rds_words(&q, "uusbs", ino, sid, hex, bytes, (size_t)n * PLOCK_BYTES, line);
+	rds_words(&q, "uusbs", ino, sid, hex, bytes, (size_t)n * CFS_PLOCK_BYTES, line);
 	for (i = 0; i < all->elements; i++)
 		rds_words(&q, "b", all->element[i]->str, all->element[i]->len);
 	r = rds_script_run(&q, ctx, CFS_META_OP_lock, &a);

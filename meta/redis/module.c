@@ -18,23 +18,17 @@ static int unexpected(struct rds *r, const char *what, const redisReply *reply, 
 	return -EACCES;
 }
 
-/* "field:value\r\n" of INFO */
-static bool info_field(const redisReply *info, const char *field, char *buf, size_t size)
+/* False: INFO is forbidden, or lacks the field. */
+static bool info_field(const redisReply *info, const char *name, char *buf, size_t size)
 {
-	const char *p = rds_is_bytes(info) ? strstr(info->str, field) : NULL;
-
-	if (!p)
-		return false;
-	p += strlen(field);
-	snprintf(buf, size, "%.*s", (int)strcspn(p, "\r\n"), p);
-	return true;
+	return rds_is_bytes(info) && rds_info_field(info->str, name, buf, size);
 }
 
 static int check_version(struct rds *r, const redisReply *info, char err[256])
 {
 	char version[32];
 
-	if (!info_field(info, "redis_version:", version, sizeof(version)) ||
+	if (!info_field(info, "redis_version", version, sizeof(version)) ||
 	    strtol(version, NULL, 10) >= 4)
 		return 0;
 	snprintf(err, 256, "Redis at %.100s is version %.30s, at least 4.0 is needed",
@@ -46,7 +40,7 @@ static int check_role(struct rds *r, const redisReply *info, char err[256])
 {
 	char role[16];
 
-	if (r->read_only || !info_field(info, "role:", role, sizeof(role)) ||
+	if (r->read_only || !info_field(info, "role", role, sizeof(role)) ||
 	    strcmp(role, "slave") != 0)
 		return 0;
 	snprintf(err, 256,
@@ -62,7 +56,7 @@ static int check_eviction(struct rds *r, const redisReply *info, char err[256])
 	char policy[40];
 
 	if (r->read_only || r->target.any_eviction ||
-	    !info_field(info, "maxmemory_policy:", policy, sizeof(policy)) ||
+	    !info_field(info, "maxmemory_policy", policy, sizeof(policy)) ||
 	    strcmp(policy, "noeviction") == 0)
 		return 0;
 	snprintf(err, 256,

@@ -15,6 +15,12 @@
 /* The largest number of chunk lists that are looked up one by one (MAX_LOOP of lib/chunks.lua). */
 enum { RDS_CHUNKS_ONE_BY_ONE = 16384 };
 
+/* The context of one page of a scan: each page has its own deadline (meta.h). */
+static inline struct cfs_ctx rds_page_ctx(void)
+{
+	return cfs_ctx_internal(30000);
+}
+
 #define DECLARE(member) CFS_ENGINE_DECLARE(rds_op_##member, member);
 CFS_ENGINE_OPS(DECLARE)
 DECLARE(advise)

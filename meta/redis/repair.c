@@ -43,11 +43,6 @@ struct check {
 	struct rds_apply fix;
 };
 
-static struct cfs_ctx page_ctx(void)
-{
-	return cfs_ctx_internal(30000);
-}
-
 /* ---- walking one directory ---- */
 
 typedef int (*entry_fn)(void *arg, cfs_ino_t dir, const redisReply *name, const redisReply *value);
@@ -62,7 +57,7 @@ static int each_entry(struct cfs_engine *e, cfs_ino_t dir, entry_fn fn, void *ar
 
 	rds_begin(&q, e);
 	do {
-		struct cfs_ctx ctx = page_ctx();
+		struct cfs_ctx ctx = rds_page_ctx();
 
 		r = rds_page(&q, &ctx, CFS_META_OP_other, &cursor, 4096, NULL, &page, "sk", "HSCAN",
 			     "d", dir);
@@ -180,7 +175,7 @@ static int search_everywhere(struct check *a)
 
 	a->n_names = 0;
 	do {
-		struct cfs_ctx ctx = page_ctx();
+		struct cfs_ctx ctx = rds_page_ctx();
 
 		d.n = 0;
 		r = rds_scan_keys(a->e, &ctx, "d", &cursor, note_dir, &d);
@@ -275,7 +270,7 @@ struct sum {
 
 static int flush_sum(struct sum *s)
 {
-	struct cfs_ctx ctx = page_ctx();
+	struct cfs_ctx ctx = rds_page_ctx();
 	struct cfs_dir_stat *want = &s->a->c.want;
 	struct cfs_attr attr;
 	size_t i;
@@ -430,7 +425,7 @@ static int is_sustained(struct check *a)
 	int r;
 
 	do {
-		struct cfs_ctx ctx = page_ctx();
+		struct cfs_ctx ctx = rds_page_ctx();
 
 		r = rds_op_scan(a->e, &ctx, CFS_TABLE_SUSTAINED, &pos, note_session, &h);
 	} while (!r && !h.found);
@@ -684,12 +679,12 @@ int rds_op_check_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 	int r = rds_op_get_counters(e, ctx, &space, &inodes);
 
 	while (!r) {
-		struct cfs_ctx own = page_ctx();
+		struct cfs_ctx own = rds_page_ctx();
 
 		r = rds_op_scan(e, &own, CFS_TABLE_NODE, &pos, add_node, &s);
 	}
 	if (r == 1) {
-		struct cfs_ctx own = page_ctx();
+		struct cfs_ctx own = rds_page_ctx();
 
 		r = rds_op_get_counters(e, &own, &s.counted_space, &s.counted_inodes);
 	}

@@ -37,12 +37,6 @@ static int deliver(struct scan *a, const struct cfs_row *row)
 	return a->stopped;
 }
 
-/* Each page has its own deadline (meta.h). */
-static struct cfs_ctx page_ctx(void)
-{
-	return cfs_ctx_internal(30000);
-}
-
 static struct rds_cursor cursor_at(const struct cfs_scan_pos *pos)
 {
 	return (struct rds_cursor){.at = pos->a, .mark = pos->c, .pages = pos->d};
@@ -198,7 +192,7 @@ static int deliver_dir(struct scan *a, size_t k, const redisReply *first)
 	r = deliver_entries(a, dir, first->element[1]);
 	rds_begin(&q, a->e);
 	while (!r && cursor.at) {
-		struct cfs_ctx ctx = page_ctx();
+		struct cfs_ctx ctx = rds_page_ctx();
 
 		r = rds_page(&q, &ctx, CFS_META_OP_other, &cursor, 4096, NULL, &page, "sk", "HSCAN",
 			     "d", dir);
@@ -279,7 +273,7 @@ static int page_of_keys(struct scan *a, const struct cfs_ctx *ctx, struct cfs_sc
 	a->n_keys = 0;
 	r = rds_scan_keys(a->e, ctx, sources[a->table].name, &cursor, note_key, a);
 	for (i = 0; i < a->n_keys && !r; i += page) {
-		struct cfs_ctx own = page_ctx();
+		struct cfs_ctx own = rds_page_ctx();
 		const size_t n = CFS_MIN(page, a->n_keys - i);
 
 		rds_again(&a->values);
@@ -464,7 +458,7 @@ static int deliver_single(struct scan *a)
 {
 	const size_t n = a->pairs.len / PAIR_BYTES;
 	const uint8_t *pairs = a->pairs.p;
-	struct cfs_ctx ctx = page_ctx();
+	struct cfs_ctx ctx = rds_page_ctx();
 	struct rds_request q;
 	char field[48];
 	size_t i;
@@ -618,7 +612,7 @@ int rds_op_each_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_engin
 		struct cfs_scan_pos pos = {0};
 
 		do {
-			struct cfs_ctx own = page_ctx();
+			struct cfs_ctx own = rds_page_ctx();
 
 			/* Of the references only the first phase: the lists were read before. */
 			r = rds_op_scan(e, &own, tables[i], &pos,

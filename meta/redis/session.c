@@ -71,7 +71,7 @@ static int delete_by_prefix(struct cfs_engine *e)
 	rds_begin(&q, e);
 	rds_begin(&del, e);
 	do {
-		struct cfs_ctx own = cfs_ctx_internal(30000);
+		struct cfs_ctx own = rds_page_ctx();
 
 		r = rds_page(&q, &own, CFS_META_OP_other, &cursor, 1000, pattern, &page, "s",
 			     "SCAN");

@@ -9,8 +9,6 @@
 #include "base/log.h"
 #include "meta/sql/sql.h"
 
-#define PAIR_BYTES 12
-
 struct compact {
 	cfs_ino_t ino;
 	uint32_t indx;
@@ -71,18 +69,18 @@ static int replace_list(struct sql_conn *c, struct compact *a)
 /* The replaced slices go to a delayed entry; their references stay until it expires. */
 static int delay(struct sql_conn *c, const struct cfs_ctx *ctx, const struct compact *a)
 {
-	uint8_t *pairs = malloc(a->dead.n * PAIR_BYTES);
+	uint8_t *pairs = malloc(a->dead.n * SQL_PAIR_BYTES);
 	size_t i;
 	int r;
 
 	if (!pairs)
 		return -ENOMEM;
 	for (i = 0; i < a->dead.n; i++) {
-		cfs_put_be64(pairs + i * PAIR_BYTES, a->dead.v[i].id);
-		cfs_put_be32(pairs + i * PAIR_BYTES + 8, a->dead.v[i].size);
+		cfs_put_be64(pairs + i * SQL_PAIR_BYTES, a->dead.v[i].id);
+		cfs_put_be32(pairs + i * SQL_PAIR_BYTES + 8, a->dead.v[i].size);
 	}
 	r = sql_exec(c, SQL_put_delayed, "iib", a->merged->id, (int64_t)ctx->now.tv_sec, pairs,
-		     a->dead.n * PAIR_BYTES);
+		     a->dead.n * SQL_PAIR_BYTES);
 	free(pairs);
 	return r < 0 ? r : 0;
 }

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "meta/sql/sql-internal.h"
 
-enum { ACL_ENTRY_BYTES = 6, ACL_HEAD_BYTES = 8 };
+enum { ACL_HEAD_BYTES = 8 };
 
 struct load {
 	enum cfs_meta_table table;
@@ -38,20 +38,15 @@ static int put_chunk(struct sql_conn *c, struct load *a, const struct cfs_row *r
 
 static int put_node(struct sql_conn *c, const struct cfs_row *row)
 {
-	const struct cfs_attr *a = &row->attr;
 	int r = 0;
 
-	/* create() has made these. */
+	/* create() has made these two. */
 	if (row->ino == CFS_ROOT_INO || row->ino == CFS_TRASH_INO)
 		r = sql_exec(c, SQL_del_node, "i", (int64_t)row->ino);
 	if (r < 0)
 		return r;
-	return sql_load(c, SQL_put_node, "iiiiiiiiiiiiiiiiiii", (int64_t)row->ino, (int64_t)a->type,
-			(int64_t)a->flags, (int64_t)a->mode, (int64_t)a->uid, (int64_t)a->gid,
-			sql_us(a->atime), sql_us(a->mtime), sql_us(a->ctime), sql_sub_us(a->atime),
-			sql_sub_us(a->mtime), sql_sub_us(a->ctime), (int64_t)a->nlink,
-			(int64_t)a->length, (int64_t)a->rdev, (int64_t)a->parent,
-			(int64_t)a->access_acl, (int64_t)a->default_acl, (int64_t)a->tier);
+	return sql_load(c, SQL_put_node, "iiiiiiiiiiiiiiiiiii", (int64_t)row->ino,
+			SQL_NODE_VALUES(&row->attr));
 }
 
 /* Reads the packed entries of one kind at *p, and advances *p. */
@@ -63,10 +58,10 @@ static int named(const uint8_t **p, const uint8_t *end, const uint8_t **ret, siz
 		return -EINVAL;
 	n = cfs_get_be32(*p);
 	*p += 4;
-	if (n > (size_t)(end - *p) / ACL_ENTRY_BYTES)
+	if (n > (size_t)(end - *p) / CFS_ACL_ENTRY_BYTES)
 		return -EINVAL;
 	*ret = *p;
-	*ret_len = n * ACL_ENTRY_BYTES;
+	*ret_len = n * CFS_ACL_ENTRY_BYTES;
 	*p += *ret_len;
 	return 0;
 }

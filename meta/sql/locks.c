@@ -8,23 +8,16 @@
 #include "base/log.h"
 #include "meta/sql/sql.h"
 
-#define PLOCK_BYTES 24
-
 struct lock {
 	cfs_ino_t ino;
 	uint64_t sid, owner;
 	enum cfs_lock_type type; /* flock */
 	struct cfs_plock plock;
-	/* of one attempt; of getlk: the first conflict */
+	/* results of one attempt; found: the conflict that starts first */
 	bool conflict;
 	struct cfs_plock found;
 	uint64_t found_sid, found_owner;
 };
-
-static char type_letter(unsigned type)
-{
-	return type == CFS_LOCK_READ ? 'R' : type == CFS_LOCK_WRITE ? 'W' : 'U';
-}
 
 /*
  * Lock order: node rows before lock rows. On an inode that another client has removed, only
@@ -40,7 +33,7 @@ static int lock_inode(struct sql_conn *c, cfs_ino_t ino, bool unlocks)
 
 /* ---- BSD locks ---- */
 
-/* *ret_mine: the letter of our own entry, 0 without one. */
+/* *ret_mine: the letter of the owner's own lock, 0 without one. */
 static int read_flocks(struct sql_conn *c, struct lock *a, int64_t *ret_mine)
 {
 	int r = sql_query(c, SQL_each_flock, "i", a->ino);
@@ -61,7 +54,7 @@ static int read_flocks(struct sql_conn *c, struct lock *a, int64_t *ret_mine)
 static int flock_once(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct lock *a = arg;
-	const int64_t want = type_letter(a->type);
+	const int64_t want = cfs_lock_letter(a->type);
 	int64_t mine;
 	int r;
 
@@ -98,33 +91,9 @@ int sql_op_flock(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 
 /* ---- POSIX locks ---- */
 
-static int decode(const struct lock *a, const uint8_t *p, size_t len, struct cfs_plock **ret,
-		  size_t *ret_n)
-{
-	size_t i, n = len / PLOCK_BYTES;
-	struct cfs_plock *v;
-
-	if (len % PLOCK_BYTES) {
-		cfs_err("lock record is damaged: inode=%" PRIu64 " bytes=%zu", a->ino, len);
-		return -EIO;
-	}
-	v = calloc(n ? n : 1, sizeof(*v));
-	if (!v)
-		return -ENOMEM;
-	for (i = 0; i < n; i++, p += PLOCK_BYTES)
-		v[i] = (struct cfs_plock){
-			.type = cfs_get_be32(p),
-			.pid = cfs_get_be32(p + 4),
-			.start = cfs_get_be64(p + 8),
-			.end = cfs_get_be64(p + 16),
-		};
-	*ret = v;
-	*ret_n = n;
-	return 0;
-}
-
 /* Compares with another owner's list, and keeps the conflict that starts first. */
-static void judge(struct lock *a, uint64_t sid, uint64_t owner, const struct cfs_plock *v, size_t n)
+static void compare(struct lock *a, uint64_t sid, uint64_t owner, const struct cfs_plock *v,
+		    size_t n)
 {
 	const struct cfs_plock *l = cfs_rules_plock_conflict(v, n, &a->plock);
 
@@ -136,7 +105,7 @@ static void judge(struct lock *a, uint64_t sid, uint64_t owner, const struct cfs
 	a->found_owner = owner;
 }
 
-/* Reads all lists; our own goes to *ret_mine (NULL without an entry). */
+/* Reads all lists. *ret_mine: the owner's own list, NULL without one. */
 static int read_plocks(struct sql_conn *c, struct lock *a, struct cfs_plock **ret_mine,
 		       size_t *ret_n)
 {
@@ -153,14 +122,14 @@ static int read_plocks(struct sql_conn *c, struct lock *a, struct cfs_plock **re
 		size_t len, n;
 
 		p = sql_blob(c, SQL_each_plock, 2, &len);
-		r = decode(a, p, len, &v, &n);
+		r = cfs_plocks_decode(a->ino, p, len, &v, &n);
 		if (r < 0)
 			break;
 		if (sid == a->sid && owner == a->owner) {
 			*ret_mine = v;
 			*ret_n = n;
 		} else {
-			judge(a, sid, owner, v, n);
+			compare(a, sid, owner, v, n);
 			free(v);
 		}
 	}
@@ -174,8 +143,7 @@ static int read_plocks(struct sql_conn *c, struct lock *a, struct cfs_plock **re
 static int write_plocks(struct sql_conn *c, const struct lock *a, bool exists,
 			const struct cfs_plock *v, size_t n)
 {
-	uint8_t *buf, *p;
-	size_t i;
+	uint8_t *buf;
 	int r;
 
 	if (!n)
@@ -183,19 +151,14 @@ static int write_plocks(struct sql_conn *c, const struct lock *a, bool exists,
 	r = sql_claim_node(c, a->ino);
 	if (r < 0)
 		return r;
-	buf = malloc(n * PLOCK_BYTES);
+	buf = malloc(n * CFS_PLOCK_BYTES);
 	if (!buf)
 		return -ENOMEM;
-	for (i = 0, p = buf; i < n; i++, p += PLOCK_BYTES) {
-		cfs_put_be32(p, v[i].type);
-		cfs_put_be32(p + 4, v[i].pid);
-		cfs_put_be64(p + 8, v[i].start);
-		cfs_put_be64(p + 16, v[i].end);
-	}
-	r = exists ? sql_exec(c, SQL_set_plock, "biii", buf, n * PLOCK_BYTES, a->ino, a->sid,
+	cfs_plocks_encode(v, n, buf);
+	r = exists ? sql_exec(c, SQL_set_plock, "biii", buf, n * CFS_PLOCK_BYTES, a->ino, a->sid,
 			      a->owner)
 		   : sql_exec(c, SQL_put_plock, "iiib", a->ino, a->sid, a->owner, buf,
-			      n * PLOCK_BYTES);
+			      n * CFS_PLOCK_BYTES);
 	free(buf);
 	return r;
 }
@@ -220,7 +183,7 @@ static int setlk_once(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	r = n < 0 ? (int)n : write_plocks(c, a, mine != NULL, v, (size_t)n);
 	if (r > 0)
 		r = sql_log(c, ctx, "SETLK(%" PRIu64 ",%" PRIu64 ",%c,%" PRIu64 ",%" PRIu64 ",%u)",
-			    a->ino, a->owner, type_letter(l->type), l->start, l->end,
+			    a->ino, a->owner, cfs_lock_letter(l->type), l->start, l->end,
 			    l->type == CFS_LOCK_NONE ? 0 : l->pid);
 out:
 	free(mine);

@@ -418,8 +418,8 @@ static int setattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (r)
 		return r;
 	a->attr = old;
-	a->usage = (struct cfs_usage){.uid = old.uid, .gid = old.gid};
 	r = cfs_rules_setattr(ctx, a->set, a->in, &a->attr);
+	cfs_usage_owner(&a->usage, &old, &a->attr);
 	if (r <= 0)
 		return r;
 	r = 0;
@@ -429,10 +429,6 @@ static int setattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		r = sql_update_node(c, a->ino, &a->attr);
 	if (r)
 		return r;
-	if (a->attr.uid != old.uid || a->attr.gid != old.gid) {
-		a->usage.owner_space = cfs_weight_of(&old);
-		a->usage.owner_inodes = 1;
-	}
 	return sql_log_setattr(c, ctx, a->ino, a->set, &a->attr);
 }
 

@@ -34,9 +34,8 @@ void sql_node_columns(struct sql_conn *c, enum sql_stmt_id id, int col, struct c
 	ret->tier = (uint8_t)sql_int(c, id, col + 17);
 }
 
-int sql_get_node(struct sql_conn *c, cfs_ino_t ino, bool for_update, struct cfs_attr *ret)
+static int read_node(struct sql_conn *c, enum sql_stmt_id id, cfs_ino_t ino, struct cfs_attr *ret)
 {
-	enum sql_stmt_id id = for_update ? SQL_lock_node : SQL_get_node;
 	int r = sql_row(c, id, "i", (int64_t)ino);
 
 	if (r <= 0)
@@ -46,15 +45,14 @@ int sql_get_node(struct sql_conn *c, cfs_ino_t ino, bool for_update, struct cfs_
 	return 0;
 }
 
+int sql_get_node(struct sql_conn *c, cfs_ino_t ino, bool for_update, struct cfs_attr *ret)
+{
+	return read_node(c, for_update ? SQL_lock_node : SQL_get_node, ino, ret);
+}
+
 int sql_keep_node(struct sql_conn *c, cfs_ino_t ino, struct cfs_attr *ret)
 {
-	int r = sql_row(c, SQL_keep_node, "i", (int64_t)ino);
-
-	if (r <= 0)
-		return r ? r : -ENOENT;
-	sql_node_columns(c, SQL_keep_node, 0, ret);
-	sql_done(c, SQL_keep_node);
-	return 0;
+	return read_node(c, SQL_keep_node, ino, ret);
 }
 
 int sql_keep_late(struct sql_conn *c, cfs_ino_t dir, const struct cfs_attr *seen)
@@ -76,22 +74,12 @@ int sql_keep_late(struct sql_conn *c, cfs_ino_t dir, const struct cfs_attr *seen
 
 int sql_put_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *a)
 {
-	return sql_post(c, SQL_put_node, "iiiiiiiiiiiiiiiiiii", (int64_t)ino, (int64_t)a->type,
-			(int64_t)a->flags, (int64_t)a->mode, (int64_t)a->uid, (int64_t)a->gid,
-			sql_us(a->atime), sql_us(a->mtime), sql_us(a->ctime), sql_sub_us(a->atime),
-			sql_sub_us(a->mtime), sql_sub_us(a->ctime), (int64_t)a->nlink,
-			(int64_t)a->length, (int64_t)a->rdev, (int64_t)a->parent,
-			(int64_t)a->access_acl, (int64_t)a->default_acl, (int64_t)a->tier);
+	return sql_post(c, SQL_put_node, "iiiiiiiiiiiiiiiiiii", (int64_t)ino, SQL_NODE_VALUES(a));
 }
 
 int sql_update_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *a)
 {
-	return sql_post(c, SQL_update_node, "iiiiiiiiiiiiiiiiiii", (int64_t)a->type,
-			(int64_t)a->flags, (int64_t)a->mode, (int64_t)a->uid, (int64_t)a->gid,
-			sql_us(a->atime), sql_us(a->mtime), sql_us(a->ctime), sql_sub_us(a->atime),
-			sql_sub_us(a->mtime), sql_sub_us(a->ctime), (int64_t)a->nlink,
-			(int64_t)a->length, (int64_t)a->rdev, (int64_t)a->parent,
-			(int64_t)a->access_acl, (int64_t)a->default_acl, (int64_t)a->tier,
+	return sql_post(c, SQL_update_node, "iiiiiiiiiiiiiiiiiii", SQL_NODE_VALUES(a),
 			(int64_t)ino);
 }
 

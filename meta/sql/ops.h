@@ -51,6 +51,18 @@ static inline int64_t sql_sub_us(struct timespec t)
 }
 struct timespec sql_time(int64_t us, int64_t sub_us);
 
+/* The values of the columns {NODE}, for statements that write a whole row. */
+#define SQL_NODE_VALUES(a)                                                                         \
+	(int64_t)(a)->type, (int64_t)(a)->flags, (int64_t)(a)->mode, (int64_t)(a)->uid,            \
+		(int64_t)(a)->gid, sql_us((a)->atime), sql_us((a)->mtime), sql_us((a)->ctime),     \
+		sql_sub_us((a)->atime), sql_sub_us((a)->mtime), sql_sub_us((a)->ctime),            \
+		(int64_t)(a)->nlink, (int64_t)(a)->length, (int64_t)(a)->rdev,                     \
+		(int64_t)(a)->parent, (int64_t)(a)->access_acl, (int64_t)(a)->default_acl,         \
+		(int64_t)(a)->tier
+
+/* The (id, size) pairs of a delayed entry. */
+#define SQL_PAIR_BYTES 12
+
 /*
  * A change of length from old_length: counts in the volume and in every directory that names the
  * file.
@@ -59,9 +71,9 @@ int sql_usage_length(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *a
 		     uint64_t old_length, struct cfs_usage *u);
 
 /* -- names.c -- */
-/* Writes the changelog line of a setattr, when there is a changelog. */
-/* The access rule that goes with a changed mode: replaces attr->access_acl. */
+/* Replaces the access rule attr->access_acl by one that fits the changed mode. */
 int sql_chmod_acl(struct sql_conn *c, struct cfs_attr *attr);
+/* Writes the changelog line of a setattr, when there is a changelog. */
 int sql_log_setattr(struct sql_conn *c, CFS_CTX, cfs_ino_t ino, uint32_t set,
 		    const struct cfs_attr *attr);
 

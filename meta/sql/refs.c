@@ -9,8 +9,6 @@
 #include "base/log.h"
 #include "meta/sql/sql.h"
 
-#define PAIR_BYTES 12
-
 int sql_refs_add(struct sql_refs *l, uint64_t id, uint32_t size)
 {
 	if (!id)
@@ -41,9 +39,9 @@ int sql_refs_add_pairs(struct sql_refs *l, const void *pairs, size_t bytes)
 	const uint8_t *p = pairs;
 	int r = 0;
 
-	if (bytes % PAIR_BYTES)
+	if (bytes % SQL_PAIR_BYTES)
 		return -EIO;
-	for (; bytes && !r; p += PAIR_BYTES, bytes -= PAIR_BYTES)
+	for (; bytes && !r; p += SQL_PAIR_BYTES, bytes -= SQL_PAIR_BYTES)
 		r = sql_refs_add(l, cfs_get_be64(p), cfs_get_be32(p + 8));
 	return r;
 }

@@ -314,13 +314,11 @@ static int set_dst_edge(struct sql_conn *c, struct rename *a)
 	return a->raced ? -ENOENT : r < 0 ? r : 0;
 }
 
-/* The inode was moved to another directory. */
-static int arrive(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t dir,
-		  struct cfs_attr *attr)
+/* Updates the row of an inode whose name was moved to directory `dir`. */
+static int update_moved(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t dir,
+			struct cfs_attr *attr)
 {
-	attr->ctime = ctx->now;
-	if (attr->parent)
-		attr->parent = dir;
+	cfs_rules_moved(ctx, dir, attr);
 	return sql_move_node(c, ino, attr);
 }
 
@@ -334,9 +332,9 @@ static int exchange(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename
 	if (r >= 0)
 		r = set_dst_edge(c, a);
 	if (r >= 0)
-		r = arrive(c, ctx, a->src.ino, q->dst_parent, src);
+		r = update_moved(c, ctx, a->src.ino, q->dst_parent, src);
 	if (r >= 0)
-		r = arrive(c, ctx, a->dst.ino, q->src_parent, dst);
+		r = update_moved(c, ctx, a->dst.ino, q->src_parent, dst);
 	if (r < 0)
 		return r;
 	a->ret.victim.outcome = CFS_REMOVED_LINKED;
@@ -398,7 +396,7 @@ static int move(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename *a)
 		cfs_usage_entry(&a->usage, q->src_parent, src, -1);
 		cfs_usage_entry(&a->usage, q->dst_parent, src, 1);
 	}
-	return arrive(c, ctx, a->src.ino, q->dst_parent, src);
+	return update_moved(c, ctx, a->src.ino, q->dst_parent, src);
 }
 
 /* In inode order. */

@@ -11,7 +11,7 @@
 #include "meta/sql/sql-internal.h"
 
 /* Lists of slices are up to 64 KiB each. */
-enum { PAGE = 4096, PAGE_LISTS = 256, PAIR_BYTES = 12, ACL_ENTRY_BYTES = 6 };
+enum { PAGE = 4096, PAGE_LISTS = 256 };
 
 static const struct source {
 	enum sql_stmt_id stmt;
@@ -64,7 +64,7 @@ static int room_for(struct scan *a, size_t n)
 static int decode_list(struct sql_conn *c, struct scan *a, enum sql_stmt_id id, int col,
 		       struct cfs_row *row)
 {
-	const size_t each = a->table == CFS_TABLE_CHUNK ? CFS_SLICE_BYTES : PAIR_BYTES;
+	const size_t each = a->table == CFS_TABLE_CHUNK ? CFS_SLICE_BYTES : SQL_PAIR_BYTES;
 	size_t len, i, n;
 	const uint8_t *p = sql_blob(c, id, col, &len);
 	int r;
@@ -95,7 +95,7 @@ static size_t pack_named(struct sql_conn *c, enum sql_stmt_id id, int col, uint8
 	size_t len;
 	const void *p = sql_blob(c, id, col, &len);
 
-	cfs_put_be32(out, (uint32_t)(len / ACL_ENTRY_BYTES));
+	cfs_put_be32(out, (uint32_t)(len / CFS_ACL_ENTRY_BYTES));
 	if (len)
 		memcpy(out + 4, p, len);
 	return 4 + len;

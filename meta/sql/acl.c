@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "meta/sql/sql.h"
 
-/* -EIO: damaged */
+/* Reads the named entries in column col. -EIO: damaged. */
 static int get_entries(struct sql_conn *c, int col, struct cfs_acl_entry **ret, uint32_t *ret_n)
 {
 	size_t len;
@@ -57,7 +57,7 @@ static bool column_equals(struct sql_conn *c, int col, const uint8_t *want, size
 	return len == want_len && (!len || !memcmp(p, want, len));
 }
 
-/* 1: found */
+/* 1: *ret_id is the rule with this content; 0: there is none. */
 static int find_rule(struct sql_conn *c, const struct cfs_acl *rule, const struct packed *named,
 		     uint32_t *ret_id)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Certification rows: conflict detection between servers that do not share locks. A cluster
- * (Galera) certifies a transaction by the keys of the rows that it changes. A row that is only
- * locked, or set to its old value, contributes no key. Therefore the transaction inserts a row and
- * deletes it again before the commit, so that no other transaction ever sees it.
+ * Certification rows detect conflicts between servers that do not share locks. A cluster (Galera)
+ * certifies a transaction by the keys of the rows that it changes. A row that is only locked, or
+ * set to its old value, contributes no key. Therefore the transaction inserts a row and deletes it
+ * before the commit: other transactions never see the row.
  *
- * A directory has SQL_CERTIFICATION_ROWS of them, stored as locks without a session. A transaction
- * that creates a name writes one of them, so that two creations rarely conflict. A transaction that
- * removes an empty directory writes all of them.
+ * A directory has SQL_CERTIFICATION_ROWS such rows, in the table of BSD locks, without a session. A
+ * transaction that creates a name writes one of them, so that two creations rarely conflict. A
+ * transaction that removes an empty directory writes all of them.
  */
 #include <string.h>
 
@@ -40,7 +40,7 @@ int sql_close_dir(struct sql_conn *c, cfs_ino_t dir)
 	return r < 0 ? r : 1;
 }
 
-/* Uses the node's own row: every other change of the node has the same key. */
+/* Changes the node's row back and forth: every other change of the node has the same key. */
 int sql_claim_node(struct sql_conn *c, cfs_ino_t ino)
 {
 	int r;
@@ -53,7 +53,7 @@ int sql_claim_node(struct sql_conn *c, cfs_ino_t ino)
 	return r < 0 ? r : 0;
 }
 
-/* Uses a counter row that every volume has and that each starting mount writes. */
+/* Locks the row of a counter that every volume has and that only a starting mount writes. */
 int sql_lock_tree(struct sql_conn *c)
 {
 	static const char row[] = "nextSession";

@@ -9,7 +9,7 @@
 #include "base/cleanup.h"
 #include "meta/sql/sql.h"
 
-/* Lines looked at, and removed, in one transaction. */
+/* Lines read, and removed, in one transaction. */
 #define TRIM_LINES 1000
 
 int sql_log(struct sql_conn *c, const struct cfs_ctx *ctx, const char *fmt, ...)
@@ -44,7 +44,7 @@ struct trim {
 	bool more;
 };
 
-/* The last line to remove by age; lines are in commit order. */
+/* Finds the last line older than before_s; lines are in commit order. *ret_n: old lines read. */
 static int last_old(struct sql_conn *c, const struct trim *a, int64_t *ret_id, unsigned *ret_n)
 {
 	int64_t last = 0;

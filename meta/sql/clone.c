@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cloning a tree, inode by inode (volume-format section 11). The top is created without a name and
- * attached when everything below it is complete; entries below it are created with their name.
+ * Clones a tree inode by inode (volume-format section 11). The top directory is created without a
+ * name, and is attached when everything below it is complete. Entries below it are created with
+ * their names.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -13,7 +14,7 @@ struct clone {
 	const char *name; /* NULL: detached */
 	size_t len;
 	bool preserve;
-	/* of one attempt */
+	/* results of one attempt */
 	struct cfs_attr attr;
 	struct cfs_usage usage;
 	struct sql_refs refs;
@@ -84,7 +85,7 @@ static int clone_ino(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		r = clone_rows(c, a);
 	if (r < 0)
 		return r;
-	/* The parent's dir_stats row was copied with the parent. */
+	/* The clone of the parent has a copy of the parent's dir_stats row already. */
 	cfs_usage_inode(&a->usage, &a->attr, 1);
 	r = sql_write_usage(c, &a->usage);
 	if (r < 0)
@@ -167,7 +168,7 @@ int sql_op_attach(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 	return 0;
 }
 
-/* 1: an earlier try has done it, and its results are in *arg. */
+/* 1: an earlier attempt was committed, and its results are in *arg. */
 static int drop_detached(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct clone *a = arg;
@@ -190,7 +191,7 @@ static int drop_detached(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 	if (r)
 		return r < 0 ? r : -ENOTEMPTY;
 	r = sql_dispose(c, ctx, &req, -1, &gone, &a->usage);
-	a->usage.n_dirs = 0; /* it was not an entry of a directory */
+	a->usage.n_dirs = 0; /* no directory contains the inode */
 	if (r < 0)
 		return r;
 	r = sql_write_usage(c, &a->usage);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The commit probe: finds the outcome of a COMMIT whose answer was lost with the connection. It
- * looks for one change that only this transaction makes: a name with a fresh inode number, the
- * reference of a fresh slice, a fresh inode, the end of a delayed entry, the ctime it gave to an
+ * The commit probe finds the outcome of a COMMIT whose answer was lost with the connection. It
+ * looks for one change that only this transaction makes: a name that leads to a new inode number,
+ * the reference of a new slice, a new inode, the removal of a delayed entry, or the ctime of an
  * inode. The committing thread runs the probe on another connection. A repeatable transaction needs
  * no probe.
  */
@@ -16,8 +16,8 @@ enum kind { NOTHING, REPEATABLE, NAME_IS, NAME_IS_NOT, SLICE, NODE, DELAYED, CTI
 
 static _Thread_local struct {
 	enum kind kind;
-	bool sure;     /* the statement was carried out */
-	cfs_ino_t ino; /* or the slice */
+	bool executed; /* the statement was executed */
+	cfs_ino_t ino; /* the inode, or the slice */
 	cfs_ino_t parent;
 	size_t len;
 	char name[CFS_NAME_MAX + 1];
@@ -35,26 +35,27 @@ struct value {
 void sql_probe_begin(void)
 {
 	probe.kind = NOTHING;
-	probe.sure = false;
+	probe.executed = false;
 }
 
 bool sql_probe_known(void)
 {
-	return probe.kind != NOTHING && probe.sure;
+	return probe.kind != NOTHING && probe.executed;
 }
 
 void sql_repeatable(void)
 {
 	probe.kind = REPEATABLE;
-	probe.sure = true;
+	probe.executed = true;
 }
 
 void sql_probe_confirm(void)
 {
-	probe.sure = true;
+	probe.executed = true;
 }
 
-static bool is_telling(enum sql_stmt_id id)
+/* True for statements that make such a change. */
+static bool is_evidence(enum sql_stmt_id id)
 {
 	switch (id) {
 	case SQL_put_edge:
@@ -86,8 +87,8 @@ static void read_values(const char *fmt, va_list ap, struct value v[MAX_PARAMS +
 	}
 }
 
-static void see_name(enum kind kind, const struct value *parent, const struct value *name,
-		     const struct value *ino)
+static void note_name(enum kind kind, const struct value *parent, const struct value *name,
+		      const struct value *ino)
 {
 	if (name->len > CFS_NAME_MAX)
 		return;
@@ -98,14 +99,14 @@ static void see_name(enum kind kind, const struct value *parent, const struct va
 	memcpy(probe.name, name->bytes, name->len);
 }
 
-static void see_ctime(const struct value *us, const struct value *sub_us, const struct value *ino)
+static void note_ctime(const struct value *us, const struct value *sub_us, const struct value *ino)
 {
 	probe.kind = CTIME;
 	probe.ino = (cfs_ino_t)ino->num;
 	probe.ctime = sql_time(us->num, sub_us->num);
 }
 
-/* The numbers are those of the parameters in statements.h. */
+/* v[n] is the n-th parameter of the statement in statements.h. */
 void sql_probe_note(enum sql_stmt_id id, const char *fmt, va_list ap)
 {
 	struct value v[MAX_PARAMS + 1];
@@ -113,22 +114,22 @@ void sql_probe_note(enum sql_stmt_id id, const char *fmt, va_list ap)
 	if (sql_probe_known())
 		return;
 	probe.kind = NOTHING;
-	if (!is_telling(id))
+	if (!is_evidence(id))
 		return;
 	read_values(fmt, ap, v);
 	switch (id) {
 	case SQL_put_edge:
 	case SQL_load_edge:
-		see_name(NAME_IS, &v[1], &v[2], &v[3]);
+		note_name(NAME_IS, &v[1], &v[2], &v[3]);
 		break;
 	case SQL_del_edge:
-		see_name(NAME_IS_NOT, &v[1], &v[2], &v[3]);
+		note_name(NAME_IS_NOT, &v[1], &v[2], &v[3]);
 		break;
 	case SQL_set_edge:
-		see_name(NAME_IS, &v[3], &v[4], &v[1]);
+		note_name(NAME_IS, &v[3], &v[4], &v[1]);
 		break;
 	case SQL_move_edge:
-		see_name(NAME_IS, &v[1], &v[2], &v[5]);
+		note_name(NAME_IS, &v[1], &v[2], &v[5]);
 		break;
 	case SQL_put_ref:
 		probe.kind = SLICE;
@@ -143,18 +144,18 @@ void sql_probe_note(enum sql_stmt_id id, const char *fmt, va_list ap)
 		probe.ino = (cfs_ino_t)v[1].num;
 		break;
 	case SQL_update_node:
-		see_ctime(&v[8], &v[11], &v[19]);
+		note_ctime(&v[8], &v[11], &v[19]);
 		break;
 	case SQL_set_written:
-		see_ctime(&v[4], &v[5], &v[6]);
+		note_ctime(&v[4], &v[5], &v[6]);
 		break;
 	default: /* SQL_move_node */
-		see_ctime(&v[3], &v[4], &v[5]);
+		note_ctime(&v[3], &v[4], &v[5]);
 		break;
 	}
 }
 
-static int look_at_name(struct sql_conn *c)
+static int probe_name(struct sql_conn *c)
 {
 	struct sql_edge edge = {0};
 	int r = sql_get_edge(c, probe.parent, probe.name, probe.len, &edge);
@@ -164,8 +165,8 @@ static int look_at_name(struct sql_conn *c)
 	return (edge.ino == probe.ino) == (probe.kind == NAME_IS);
 }
 
-/* An inode that another transaction has changed since proves nothing. */
-static int look_at_ctime(struct sql_conn *c)
+/* -EIO: another transaction has changed the inode since, so its ctime proves nothing. */
+static int probe_ctime(struct sql_conn *c)
 {
 	struct cfs_attr attr;
 	int order, r = sql_get_node(c, probe.ino, false, &attr);
@@ -186,7 +187,7 @@ int sql_probe_ask(struct sql_conn *c)
 		return 0;
 	case NAME_IS:
 	case NAME_IS_NOT:
-		return look_at_name(c);
+		return probe_name(c);
 	case SLICE:
 		r = sql_row(c, SQL_get_refs, "i", (int64_t)probe.ino);
 		sql_done(c, SQL_get_refs);
@@ -199,7 +200,7 @@ int sql_probe_ask(struct sql_conn *c)
 		sql_done(c, SQL_has_delayed);
 		return r < 0 ? r : !r;
 	case CTIME:
-		return look_at_ctime(c);
+		return probe_ctime(c);
 	default:
 		return -EIO;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The database's part of compaction, and of the delayed deletion of the replaced slices. */
+/* Compaction of chunk lists, and delayed deletion of the replaced slices, in the database. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,12 +16,12 @@ struct compact {
 	uint8_t *head; /* encoded */
 	size_t head_bytes, skipped_bytes;
 	bool trash;
-	/* of one attempt */
-	bool changed; /* the head differs from the one read */
+	/* results of one attempt */
+	bool changed; /* the stored list does not begin with head */
 	struct sql_refs dead;
 };
 
-/* The stored list with one record in place of the replaced ones; NULL: out of memory. */
+/* Returns the stored list with the merged record in place of the replaced ones; NULL: no memory. */
 static uint8_t *replace(const struct compact *a, const uint8_t *stored, size_t len, size_t *ret_len)
 {
 	size_t tail = len - a->head_bytes;

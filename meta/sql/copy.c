@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copying file data by reference: records of one chunk list translated into another. */
+/* copy_file_range by reference: the source's records become records of the destination. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 struct copy {
 	const struct cfs_copy_range *req;
-	/* of one attempt */
+	/* state of one attempt */
 	struct sql_conn *c;
 	struct cfs_attr src, dst;
 	uint64_t len;

@@ -45,7 +45,7 @@ static int add_counter(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	struct counter *a = arg;
 	int r;
 
-	sql_repeatable(); /* numbers are skipped, never given twice */
+	sql_repeatable(); /* a repetition skips numbers, and allocates none twice */
 	r = sql_add_counter(c, a->name, a->n, &a->old);
 	return r ? r : sql_log(c, ctx, "INCR_COUNTER(%s,%" PRId64 ")", a->name, a->n);
 }
@@ -127,7 +127,8 @@ static int claim(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	bool exists;
 	int r;
 
-	sql_repeatable(); /* after a lost answer the claim counts as another client's, and the job waits */
+	/* After a lost answer, the repeated claim finds the job claimed, and the job is skipped. */
+	sql_repeatable();
 	r = get_counter(c, a->name, &last, &exists);
 	if (r < 0)
 		return r;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of schema.c in a database: finding, creating and dropping them. */
+/* Finds, creates and drops the tables of schema.c in a database. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 /* ---- existing columns ---- */
 
-/* The list, and behind it the table of cachefs's own records. */
+/* The tables of the list, and sql_record_table behind them. */
 static size_t count_tables(void)
 {
 	size_t n = 0;
@@ -26,7 +26,7 @@ static const struct sql_table *table_at(size_t i)
 	return sql_tables[i].name ? &sql_tables[i] : &sql_record_table;
 }
 
-/* False: no such column is in the list. */
+/* False: the list has no such column. */
 static bool find_column(const char *table, const char *column, size_t *ret_table, unsigned *ret_bit)
 {
 	size_t n = count_tables(), t;
@@ -48,7 +48,7 @@ static bool find_column(const char *table, const char *column, size_t *ret_table
 	return false;
 }
 
-static void see_column(void *arg, const char *table, const char *column)
+static void note_column(void *arg, const char *table, const char *column)
 {
 	uint32_t *have = arg;
 	unsigned bit;
@@ -93,13 +93,13 @@ int sql_has_column(struct sql_conn *c, const char *table, const char *column)
 	if (is_known(c->db, t, bit))
 		return 1;
 	have = calloc(count_tables(), sizeof(*have));
-	r = have ? d->each_column(c, see_column, have) : -ENOMEM;
+	r = have ? d->each_column(c, note_column, have) : -ENOMEM;
 	if (r < 0) {
 		c->conflict = true;
 		free(have);
 		return r;
 	}
-	/* Read before the list is published: another thread may replace it. */
+	/* Read before remember_columns(): another thread may then free the list. */
 	known = have[t] >> bit & 1;
 	remember_columns(c->db, have);
 	return known;
@@ -135,7 +135,7 @@ int sql_check_schema(struct sql_conn *c)
 	return 0;
 }
 
-/* ---- making ---- */
+/* ---- creating ---- */
 
 static unsigned count_keys(const struct sql_table *t)
 {
@@ -164,16 +164,16 @@ static void put_column(struct sql_conn *c, FILE *f, const struct sql_column *col
 static void put_table(struct sql_conn *c, FILE *f, const struct sql_table *t)
 {
 	const struct sql_dialect *d = sql_dialect(c);
-	bool said = d->only_key && count_keys(t) == 1;
+	bool inline_key = d->only_key && count_keys(t) == 1;
 	const char *comma = "";
 
 	fprintf(f, "CREATE TABLE IF NOT EXISTS `%s%s` (", c->db->prefix, t->name);
 	for (const struct sql_column *col = t->columns; col->name; col++) {
 		fputs(comma, f);
-		put_column(c, f, col, said && col->key);
+		put_column(c, f, col, inline_key && col->key);
 		comma = ", ";
 	}
-	if (!said) {
+	if (!inline_key) {
 		fputs(", PRIMARY KEY (", f);
 		comma = "";
 		for (const struct sql_column *col = t->columns; col->name; col++) {
@@ -210,7 +210,7 @@ int sql_create_table(struct sql_conn *c, const struct sql_table *t)
 	return run_memstream(c, f, &text);
 }
 
-/* A column that came with a later version is NULL or has a default: old rows are valid. */
+/* A column of a later version is NULL or has a default, so old rows stay valid. */
 static int add_column(struct sql_conn *c, const struct sql_table *t, const struct sql_column *col)
 {
 	char *text = NULL;
@@ -238,10 +238,7 @@ static int add_index(struct sql_conn *c, const struct sql_table *t, const struct
 	return sql_dialect(c)->run(c, text);
 }
 
-/*
- * Forgets the known columns: a rollback may undo what this transaction has read, and dropped tables
- * are gone.
- */
+/* Forgets the known columns: this transaction may have dropped them, or may be rolled back. */
 static int end_change(struct sql_conn *c, int r)
 {
 	int r2 = sql_dialect(c)->end_ddl ? sql_dialect(c)->end_ddl(c) : 0;

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "meta/sql/sql-internal.h"
 
-/* Chunk lists are up to 64 KiB each. */
+/* Rows of one page: a chunk list is up to 64 KiB, a reference is small. */
 #define PAGE_CHUNKS 64
 #define PAGE_REFS   4096
 
@@ -16,13 +16,13 @@
 struct sustained {
 	uint64_t sid;
 	cfs_ino_t ino;
-	/* of the last try that has made changes */
+	/* results of the last attempt that has made changes */
 	bool deleted;
 	uint64_t length;
 	struct cfs_usage usage;
 };
 
-/* 1: an earlier try has done it, and its results are in *arg. */
+/* 1: an earlier attempt was committed, and its results are in *arg. */
 static int end_sustained(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct sustained *a = arg;
@@ -51,7 +51,7 @@ static int end_sustained(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 		a->length = UINT64_MAX;
 	if (r >= 0)
 		r = sql_exec(c, SQL_del_node, "i", a->ino);
-	/* Extended attributes set since its last name was removed. */
+	/* Extended attributes may have been set after the last name was removed. */
 	if (r >= 0)
 		r = sql_post(c, SQL_del_xattrs, "i", a->ino);
 	if (r >= 0)
@@ -61,7 +61,7 @@ static int end_sustained(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 	return sql_log(c, ctx, "DELSUSTAINED(%" PRIu64 ",%" PRIu64 ")", a->sid, a->ino);
 }
 
-/* -ENOENT: it is not sustained, or has got a name or lost its node meanwhile: nothing to delete. */
+/* -ENOENT: nothing to delete. The inode is not sustained, has a name, or is missing. */
 int sql_op_end_sustained(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
 			 cfs_ino_t ino, uint64_t *ret_length, struct cfs_usage *ret_usage)
 {
@@ -76,8 +76,8 @@ int sql_op_end_sustained(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64
 }
 
 /*
- * A sustained inode of another client's session: only this transaction can record the usage that
- * the volume and its owners regain.
+ * Ends a sustained inode of a dead session. The client of that session cannot record the freed
+ * usage of the volume and of the owner, so this transaction does.
  */
 static int end_stale(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
@@ -177,7 +177,7 @@ int sql_op_each_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 struct chunk {
 	cfs_ino_t ino;
 	uint64_t length; /* drop_delfile */
-	/* of one attempt */
+	/* results of one attempt */
 	bool none_left;
 	struct sql_refs dead;
 };
@@ -191,7 +191,7 @@ static int delete_chunk(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	size_t len;
 	int r;
 
-	/* The hourly job finds the slices of a chunk that an earlier try has deleted. */
+	/* When an earlier attempt was committed, the hourly job finds the slices of its chunk. */
 	sql_repeatable();
 	sql_refs_clear(&a->dead);
 	r = sql_get_node(c, a->ino, true, &attr);

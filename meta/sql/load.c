@@ -49,7 +49,7 @@ static int put_node(struct sql_conn *c, const struct cfs_row *row)
 			SQL_NODE_VALUES(&row->attr));
 }
 
-/* Reads the packed entries of one kind at *p, and advances *p. */
+/* Reads the packed named entries at *p, and advances *p. */
 static int named(const uint8_t **p, const uint8_t *end, const uint8_t **ret, size_t *ret_len)
 {
 	size_t n;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names and attributes: look-up, creation, links, setattr. */
+/* Names and attributes: lookup, mknod, link, setattr. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -144,7 +144,7 @@ struct mknod {
 	struct cfs_usage usage;
 };
 
-/* The rule of a child of a directory with a default rule (volume-format section 10). */
+/* Applies the directory's default ACL to a new inode (volume-format section 10). */
 static int inherit_acl(struct sql_conn *c, const struct mknod *a, const struct cfs_attr *parent,
 		       struct cfs_attr *attr)
 {
@@ -183,7 +183,7 @@ static int log_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struc
 		       target, req->type == CFS_TYPE_DIR ? "true" : "false", a->ino);
 }
 
-/* The unique key on (parent, name) decides races: the existing entry is returned with -EEXIST. */
+/* The unique key on (parent, name) decides races. -EEXIST: *a->ret is the existing entry. */
 static int put_entry(struct sql_conn *c, const struct cfs_ctx *ctx, const struct mknod *a)
 {
 	const struct cfs_mknod *req = a->req;
@@ -196,7 +196,7 @@ static int put_entry(struct sql_conn *c, const struct cfs_ctx *ctx, const struct
 	if (r == -EEXIST) {
 		int found = lookup(c, ctx, &there);
 
-		/* A name without a node conflicts all the same. */
+		/* A name whose inode is missing exists too. */
 		if (found && found != -ENOENT)
 			return found;
 	}
@@ -275,7 +275,7 @@ struct link {
 	cfs_ino_t ino, parent;
 	const char *name;
 	size_t len;
-	uint64_t sid; /* that keeps the inode without a name; 0: it has one */
+	uint64_t sid; /* the session that keeps the inode without a name; 0: it has a name */
 	struct cfs_attr attr;
 	struct cfs_usage usage;
 };
@@ -286,13 +286,13 @@ static int check_link(const struct link *a)
 
 	if (t->type == CFS_TYPE_DIR || (t->flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND)))
 		return -EPERM;
-	/* An inode that is unlinked and only kept open, or in the trash, cannot be linked again. */
+	/* An unlinked inode that is only kept open, or an inode in the trash, cannot be linked. */
 	if (!t->nlink != !!a->sid)
 		return -ENOENT;
 	return cfs_ino_is_trash(t->parent) ? -EPERM : 0;
 }
 
-/* Changes the inode that has got the name, and its attributes in *a. */
+/* Updates the inode after the name was added, and a->attr. */
 static int count_link(struct sql_conn *c, const struct cfs_ctx *ctx, struct link *a)
 {
 	int r;

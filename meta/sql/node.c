@@ -101,7 +101,7 @@ int sql_touch_parent(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t pa
 	int64_t us = sql_us(ctx->now), sub = sql_sub_us(ctx->now);
 	int r;
 
-	/* A parent that was locked against deletion still exists. */
+	/* With FOR SHARE, the parent is locked against deletion: it exists. */
 	if (sql_dialect(c)->for_share)
 		return sql_post(c, SQL_touch_parent, "iiiiii", (int64_t)nlink_d, us, us, sub, sub,
 				(int64_t)parent);

@@ -17,21 +17,18 @@ CFS_ENGINE_OPS(DECLARE)
 DECLARE(sync)
 #undef DECLARE
 
-/*
- * commit_slice that returns -EEXIST when the slice exists already; the caller decides what it
- * means.
- */
+/* commit_slice, except that an existing slice is just -EEXIST: see sql_slice_in_use. */
 int sql_commit_slice(CFS_ENG, CFS_CTX, struct cfs_commit *c, unsigned *ret_records,
 		     struct cfs_usage *ret_usage);
 /*
- * The slice exists already. -EINPROGRESS: by an earlier attempt; else logs that it is in use, and
- * returns -EEXIST.
+ * The result of a commit whose slice exists. -EINPROGRESS: an earlier attempt may have committed
+ * it; -EEXIST: the id is in use (logged).
  */
 int sql_slice_in_use(const struct cfs_commit *c);
 /* Adds to a counter that may not exist. */
 int sql_add_counter(struct sql_conn *c, const char *name, int64_t n, int64_t *ret_old);
 
-/* The rule of that id; the caller frees users and groups. -ENODATA: no such rule. */
+/* Reads the rule of that id; the caller frees users and groups. -ENODATA: no such rule. */
 int sql_get_acl(struct sql_conn *c, uint32_t id, struct cfs_acl *ret);
 /* The id of a rule with this content, stored when there is none. */
 int sql_put_acl(struct sql_conn *c, const struct cfs_acl *acl, uint32_t *ret_id);
@@ -40,7 +37,7 @@ int sql_clean_session_locks(struct sql_conn *c, uint64_t sid);
 /* Ends every sustained inode of the session, each in its own transaction. */
 int sql_end_sustained_all(struct sql_db *db, const struct cfs_ctx *ctx, uint64_t sid);
 
-/* -- times as stored: microseconds, and the nanoseconds below -- */
+/* -- stored times: microseconds, and the remaining nanoseconds -- */
 static inline int64_t sql_us(struct timespec t)
 {
 	return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
@@ -63,10 +60,7 @@ struct timespec sql_time(int64_t us, int64_t sub_us);
 /* The (id, size) pairs of a delayed entry. */
 #define SQL_PAIR_BYTES 12
 
-/*
- * A change of length from old_length: counts in the volume and in every directory that names the
- * file.
- */
+/* Adds a change of length from old_length: usage of the volume and of every parent of the file. */
 int sql_usage_length(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr,
 		     uint64_t old_length, struct cfs_usage *u);
 
@@ -78,24 +72,24 @@ int sql_log_setattr(struct sql_conn *c, CFS_CTX, cfs_ino_t ino, uint32_t set,
 		    const struct cfs_attr *attr);
 
 /* -- remove.c -- */
-/* The node behind an edge, locked; a node that is missing looks like an empty one. */
+/* Reads and locks the node of an edge; a missing node is replaced by sql_missing_node(). */
 int sql_lock_victim(struct sql_conn *c, const struct sql_edge *edge, struct cfs_attr *ret);
 struct cfs_attr sql_missing_node(const struct sql_edge *edge);
 /*
- * Disposes of an object whose edge (req->parent, req->name) was removed: trash, sustained or
- * deleted. v->ino and v->attr are given, the rest is filled in. has_data: whether a file has
- * chunks, -1: to be looked for.
+ * Decides and stores the outcome for an inode whose edge (req->parent, req->name) was removed:
+ * trash, sustained or deleted. v->ino and v->attr are inputs, the rest is filled in. has_data:
+ * whether a file has chunks; -1: not known.
  */
 int sql_dispose(struct sql_conn *c, CFS_CTX, const struct cfs_engine_remove *req, int has_data,
 		struct cfs_removed *v, struct cfs_usage *u);
 /*
- * Adds nlink_d to the directory's link count, and updates its times, unless nlink_d is 0. Not in
- * the trash.
+ * Adds nlink_d to the directory's link count and updates its times. Does nothing when nlink_d is 0,
+ * and in the trash.
  */
 int sql_touch_dir(struct sql_conn *c, CFS_CTX, cfs_ino_t dir, int nlink_d);
 /* 1: the file has left chunks, which are recorded for deletion; 0: it has none. */
 int sql_put_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length);
-/* nlink, parent and ctime of *attr. */
+/* Writes nlink, parent and ctime of *attr. */
 int sql_move_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);
 
 /* -- chunks.c -- */
@@ -113,12 +107,12 @@ struct sql_commit {
 	unsigned records;
 	struct cfs_usage usage;
 };
-/* Fills req->known_length, from the cache if it can. Called before the statement. */
+/* Fills req->known_length, from the cache if possible. Called before the statement. */
 int sql_prepare_commit(struct sql_conn *c, struct sql_commit *a);
-/* Appends encoded records to a chunk, created when absent. */
+/* Appends encoded records to a chunk list; creates a missing list. */
 int sql_append_records(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, const void *records,
 		       size_t bytes);
-/* Locks the file to be changed, and checks it with cfs_rules_write. */
+/* Locks the file, and checks it with cfs_rules_change_file(). */
 int sql_lock_file(struct sql_conn *c, CFS_CTX, cfs_ino_t ino, struct cfs_attr *ret);
 
 /* -- references of slices (refs.c) -- */
@@ -131,17 +125,17 @@ struct sql_refs {
 	struct sql_ref *v;
 	size_t n, cap;
 };
-/* id 0 (zeros) is left out. */
+/* Adds a reference; id 0 (a zero record) has none. */
 int sql_refs_add(struct sql_refs *l, uint64_t id, uint32_t size);
-/* Encoded chunk records. -EIO: not a list of records. */
+/* Adds the references of encoded chunk records. -EIO: not a list of records. */
 int sql_refs_add_records(struct sql_refs *l, const void *records, size_t bytes);
-/* The (id, size) pairs of a delayed entry. */
+/* Adds those of the pairs of a delayed entry. */
 int sql_refs_add_pairs(struct sql_refs *l, const void *pairs, size_t bytes);
-/* refs + n of each, in the order of ids. -EIO: a slice has no row. */
+/* Adds n to the count of each slice, in the order of ids. -EIO: a slice has no row. */
 int sql_refs_raise(struct sql_conn *c, struct sql_refs *l);
-/* refs - n of each; only slices that have none left stay in the list. */
+/* Subtracts n; the list then contains only the slices without references. */
 int sql_refs_drop(struct sql_conn *c, struct sql_refs *l);
-/* Until fn returns non-zero, which is returned. */
+/* Calls fn for each slice, until it returns another value than 0, which is returned. */
 int sql_refs_each(const struct sql_refs *l, cfs_engine_slice_fn fn, void *arg);
 void sql_refs_clear(struct sql_refs *l); /* keeps the memory */
 void sql_refs_free(struct sql_refs *l);

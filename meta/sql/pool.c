@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The connections of a database. Idle connections form a stack, so that the last used one, whose
- * caches are warm, is used next. A single-writer database has one additional write connection.
+ * The connections of a database. Idle connections are a stack: the last used one, whose caches are
+ * warm, is used next. A single-writer database has one more connection, for writing.
  *
  * Waiters queue. A running thread may overtake a sleeping waiter and take a returned connection,
  * which keeps the server busy. Only one waiter is woken at a time. A waiter that was overtaken once
@@ -22,7 +22,7 @@
 #define MIN_CONNS 4
 #define MAX_CONNS 16
 
-/* For a database server: a connection spends most of its time waiting for the network. */
+/* Defaults for a database server, whose connections mostly wait for the network. */
 #define SERVER_CONNS	16
 #define SERVER_IDLE_S	300
 #define SWEEP_PERIOD_MS 1000
@@ -186,7 +186,7 @@ static int connect_to(struct sql_db *db, bool writer, struct sql_conn **ret, cha
 	return 0;
 }
 
-/* As connect_to, on a running mount. */
+/* Connects on a running mount: logs failures. */
 static int connect_again(struct sql_db *db, bool writer, struct sql_conn **ret)
 {
 	char err[256] = "";
@@ -202,7 +202,7 @@ static int connect_again(struct sql_db *db, bool writer, struct sql_conn **ret)
 	} else if (!r && atomic_exchange(&db->away, false)) {
 		cfs_warn("connected to the database again: url=%s", db->where);
 	}
-	/* -ENOENT would look like a missing name; here the database is gone. */
+	/* Programs would take -ENOENT, for a missing database, for a missing name. */
 	return r == -ENOENT ? -EIO : r;
 }
 
@@ -220,7 +220,7 @@ static bool usable(struct sql_conn *c)
 
 /* ---- the write connection ---- */
 
-/* ThreadSanitizer does not know pthread_mutex_clocklock(). */
+/* ThreadSanitizer does not support pthread_mutex_clocklock(). */
 static int lock_until(pthread_mutex_t *lock, cfs_deadline_t deadline)
 {
 #ifdef CFS_TSAN
@@ -281,10 +281,10 @@ struct sql_waiter {
 	TAILQ_ENTRY(sql_waiter) link;
 	pthread_cond_t wake;
 	struct sql_conn *given;
-	bool woken, in_vain;
+	bool woken, overtaken;
 };
 
-/* Under pool.lock: there may be a connection, or room for one. */
+/* Under pool.lock. Called when there may be a connection, or room for one. */
 static void wake_first(struct sql_db *db)
 {
 	struct sql_waiter *w = TAILQ_FIRST(&db->pool.waiters);
@@ -300,7 +300,7 @@ static void put_back(struct sql_db *db, struct sql_conn *c)
 {
 	struct sql_waiter *w = TAILQ_FIRST(&db->pool.waiters);
 
-	if (w && w->in_vain) {
+	if (w && w->overtaken) {
 		TAILQ_REMOVE(&db->pool.waiters, w, link);
 		w->given = c;
 		pthread_cond_signal(&w->wake);
@@ -311,10 +311,7 @@ static void put_back(struct sql_db *db, struct sql_conn *c)
 	wake_first(db);
 }
 
-/*
- * Under pool.lock. After the server refused another connection, connecting is tried again after
- * FULL_MS.
- */
+/* Under pool.lock. After the server has refused a connection, waits FULL_MS before the next one. */
 static bool may_connect(const struct sql_db *db)
 {
 	if (db->pool.n_conns >= db->pool.max_conns)
@@ -323,7 +320,7 @@ static bool may_connect(const struct sql_db *db)
 	       cfs_deadline_passed(db->pool.full_until);
 }
 
-/* Under pool.lock, after connecting failed. 0: other connections exist, wait for one of them. */
+/* Under pool.lock, after connecting failed. 0: wait for one of the existing connections. */
 static int give_up(struct sql_db *db, int error)
 {
 	db->pool.n_conns--;
@@ -335,7 +332,7 @@ static int give_up(struct sql_db *db, int error)
 	return 0;
 }
 
-/* Under pool.lock. 0: *ret, or NULL when there is none. */
+/* Under pool.lock. Takes an idle connection or makes one; *ret is NULL when neither is possible. */
 static int take(struct sql_db *db, struct sql_conn **ret)
 {
 	int r;
@@ -369,7 +366,7 @@ static int wait_for_one(struct sql_db *db, cfs_deadline_t deadline, struct sql_c
 	for (;;) {
 		while (!r && !w.woken && !w.given)
 			r = cfs_cond_wait(&w.wake, &db->pool.lock, deadline);
-		if (w.given) { /* and removed from the list */
+		if (w.given) { /* put_back() has removed the waiter from the list */
 			*ret = w.given;
 			r = 0;
 			break;
@@ -380,7 +377,7 @@ static int wait_for_one(struct sql_db *db, cfs_deadline_t deadline, struct sql_c
 		if (r || *ret)
 			break;
 		w.woken = false;
-		w.in_vain = true;
+		w.overtaken = true;
 		TAILQ_INSERT_HEAD(&db->pool.waiters, &w, link);
 	}
 	if (db->pool.idle || may_connect(db))
@@ -433,10 +430,7 @@ static void disconnect_all(struct sql_conn *list)
 	}
 }
 
-/*
- * Removes connections that have been idle for too long, which are at the end, and those beyond the
- * limit.
- */
+/* Removes connections beyond max_idle, and those idle for too long, which are at the end. */
 static struct sql_conn *sweep(struct sql_db *db, uint64_t now_ms)
 {
 	struct sql_conn **p = &db->pool.idle, *gone;

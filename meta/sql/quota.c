@@ -26,7 +26,7 @@ static int append(struct quota_list *l, const struct cfs_quota *q)
 	return 0;
 }
 
-/* The columns key, max_space, max_inodes, used_space, used_inodes from col on. */
+/* Columns from col on: key, max_space, max_inodes, used_space, used_inodes. */
 static int append_row(struct sql_conn *c, enum sql_stmt_id id, int col, enum cfs_quota_kind kind,
 		      struct quota_list *l)
 {
@@ -52,7 +52,7 @@ static int list(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	r = sql_query(c, SQL_each_dir_quota, "");
 	while (r >= 0 && (r = sql_next(c, SQL_each_dir_quota)) > 0)
 		r = append_row(c, SQL_each_dir_quota, 0, CFS_QUOTA_DIR, l);
-	/* A volume of an older client that is mounted read-only lacks the table. */
+	/* A volume of an older client may lack the table, while it is mounted read-only. */
 	if (r >= 0)
 		r = sql_has_column(c, "user_group_quota", "qtype");
 	if (r <= 0)
@@ -108,7 +108,7 @@ int sql_op_put_quota(struct cfs_engine *e, const struct cfs_ctx *ctx, const stru
 	return sql_txn(sql_db(e), ctx, CFS_META_OP_other, put, &copy);
 }
 
-/* An owner's row keeps counting, without limits. */
+/* The row of an owner stays, without limits: its usage is still counted. */
 static int del(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const struct cfs_quota *q = arg;

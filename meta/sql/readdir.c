@@ -26,7 +26,7 @@ static void remember(struct cfs_optimistic *cache, const struct listing *a,
 		cfs_optimistic_name_remember(cache, a->dir, d->name, d->name_len, d->entry.ino);
 }
 
-/* 1 when the reader ends the page, -EIO for an invalid name. */
+/* 1: fn has ended the page; -EIO: the name is invalid. */
 static int deliver(struct sql_conn *c, struct listing *a, enum sql_stmt_id id)
 {
 	int first = a->attrs ? SQL_NODE_COLUMNS : 0;
@@ -41,7 +41,7 @@ static int deliver(struct sql_conn *c, struct listing *a, enum sql_stmt_id id)
 	e.entry.ino = (cfs_ino_t)sql_int(c, id, first + INO);
 	e.entry.attr.type = e.type;
 	e.entry.attr.nlink = 1;
-	/* A name without a node is listed, so that it can be removed. */
+	/* A name whose inode is missing is listed, so that it can be removed. */
 	if (a->attrs && sql_int(c, id, first + NODE_INO))
 		sql_node_columns(c, id, 0, &e.entry.attr);
 	after.len = (uint16_t)len;
@@ -66,7 +66,7 @@ static int check_dir(struct sql_conn *c, cfs_ino_t dir)
 	return attr.type == CFS_TYPE_DIR ? 1 : -ENOTDIR;
 }
 
-/* Selects one row more than the limit: its absence means the end. */
+/* Selects one row more than the limit: when it is missing, the directory ends. */
 static int list(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct listing *a = arg;
@@ -103,7 +103,7 @@ int sql_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t di
 	};
 	int r = sql_read(sql_db(e), ctx, CFS_META_OP_readdir, list, &a);
 
-	/* Delivered entries count, even if a later one failed. */
+	/* Continues behind the delivered entries, also after an error. */
 	*cursor = a.cursor;
 	return r;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of cachefs's own, in a table that is made when the first one is put. */
+/* Records of cachefs itself, in a table that the first record creates. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/bytes.h"
 #include "meta/sql/sql-internal.h"
 
-/* 1, 0 or negative. */
+/* 1: the table exists; 0: it does not; or negative. */
 static int has_table(struct sql_conn *c)
 {
 	struct sql_db *db = c->db;
@@ -37,7 +37,7 @@ static int make_table(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r ? CFS_MIN(r, 0) : sql_create_table(c, &sql_record_table);
 }
 
-/* The value there. 1: it is this one, 0: another one; -ENOENT. */
+/* 1: the record has this value; 0: it has another one; -ENOENT. */
 static int has_value(struct sql_conn *c, const char *key, const void *value, size_t len)
 {
 	const void *there;
@@ -54,7 +54,7 @@ static int has_value(struct sql_conn *c, const char *key, const void *value, siz
 	return r;
 }
 
-/* The record is not as it was read: try the transaction again. */
+/* The record has changed since it was read: the transaction is tried again. */
 static int raced(struct sql_conn *c)
 {
 	c->conflict = true;
@@ -78,7 +78,7 @@ static int put_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (r)
 		return r < 0 ? r : 0;
 	r = sql_exec(c, SQL_new_record, "bb", a->key, strlen(a->key), a->value, a->len);
-	/* Another client inserted it meanwhile, or the earlier try did. */
+	/* Another client has inserted the record meanwhile, or an earlier attempt has. */
 	if (r == -EEXIST && (!a->fresh || sql_is_repeated(c)))
 		r = raced(c);
 	return r < 0 ? r : 0;
@@ -124,7 +124,7 @@ static int swap_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	r = sql_exec(c, SQL_swap_record, "bbb", a->value, a->len, a->key, strlen(a->key), a->old,
 		     a->old_len);
 	if (!r && sql_is_repeated(c))
-		return raced(c); /* the earlier try has ended meanwhile */
+		return raced(c); /* the earlier attempt was committed meanwhile */
 	return r < 0 ? r : r > 0 ? 0 : -ESTALE;
 }
 
@@ -154,7 +154,7 @@ int sql_op_drop_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 }
 
 struct reading {
-	const char *of; /* the record's key, or the table */
+	const char *of; /* a key, or a table */
 	cfs_record_fn fn;
 	void *arg;
 };

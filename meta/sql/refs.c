@@ -53,7 +53,7 @@ static int compare(const void *a, const void *b)
 	return (x->id > y->id) - (x->id < y->id);
 }
 
-/* One entry per slice, ordered by id, so that all transactions lock rows in the same order. */
+/* Merges entries of one slice, and sorts by id: all transactions lock rows in the same order. */
 static void merge(struct sql_refs *l)
 {
 	size_t i, n = 0;

@@ -13,7 +13,7 @@ int sql_move_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr
 
 int sql_touch_dir(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t dir, int nlink_d)
 {
-	/* The link count of an hour directory does not depend on its entries. */
+	/* In the trash, link counts do not depend on entries. */
 	if (cfs_ino_is_trash(dir) || !nlink_d)
 		return 0;
 	return sql_touch_parent(c, ctx, dir, nlink_d);
@@ -38,7 +38,7 @@ int sql_lock_victim(struct sql_conn *c, const struct sql_edge *edge, struct cfs_
 	return 0;
 }
 
-/* A file without chunks needs no delayed deletion. 1: it has left chunks. */
+/* 1: the file has chunks, which are recorded for deletion; 0: it has none. */
 static int put_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		       uint64_t length, int has_data)
 {
@@ -59,7 +59,7 @@ int sql_put_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino
 	return put_delfile(c, ctx, ino, length, -1);
 }
 
-/* Deletes the rows that exist only with their inode. */
+/* Deletes the rows of the inode. */
 static int delete_rows(struct sql_conn *c, const struct cfs_ctx *ctx, int has_data,
 		       struct cfs_removed *v)
 {
@@ -92,8 +92,8 @@ static int to_trash(struct sql_conn *c, const struct cfs_ctx *ctx,
 	return sql_move_node(c, v->ino, &v->attr);
 }
 
-static int for_real(struct sql_conn *c, const struct cfs_ctx *ctx, int has_data,
-		    struct cfs_removed *v, struct cfs_usage *u)
+static int drop_link(struct sql_conn *c, const struct cfs_ctx *ctx, int has_data,
+		     struct cfs_removed *v, struct cfs_usage *u)
 {
 	struct cfs_engine_host *host = sql_host(c);
 	bool dir = v->attr.type == CFS_TYPE_DIR;
@@ -144,14 +144,14 @@ int sql_dispose(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_
 			return r;
 		trash = r == -ENOENT;
 	}
-	return trash ? to_trash(c, ctx, req, name, len, v, u) : for_real(c, ctx, has_data, v, u);
+	return trash ? to_trash(c, ctx, req, name, len, v, u) : drop_link(c, ctx, has_data, v, u);
 }
 
 struct remove {
 	const struct cfs_engine_remove *req;
 	bool dir;
-	/* of one attempt */
-	bool raced; /* the name leads to another inode since the lookup: look it up again */
+	/* results of one attempt */
+	bool raced; /* the name leads to another inode than at the lookup: look it up again */
 	struct cfs_removed ret;
 	struct cfs_usage usage;
 };

@@ -7,21 +7,21 @@
 
 struct rename {
 	const struct cfs_engine_rename *req;
-	/* of one attempt */
+	bool locks_tree; /* take the lock for moves of directories to another parent */
+	/* results of one attempt */
 	struct cfs_attr src_dir, dst_dir; /* attributes of the parents */
 	struct sql_edge src, dst;	  /* dst.ino 0: the target name is free */
-	bool dst_full;			  /* it is a directory with entries */
-	bool dst_dangles;		  /* it had no node, so nothing of it is locked */
-	int dst_has_data;		  /* as sql_dispose wants it */
+	bool dst_full;			  /* the target is a directory with entries */
+	bool dst_dangles;		  /* the target has no node, so no row of it is locked */
+	int dst_has_data;		  /* for sql_dispose */
 	int src_nlink, dst_nlink;	  /* changes of the parents' link counts */
-	bool raced;			  /* look the names up again, */
-	bool locks_tree;      /* with the lock for moves of directories to another parent */
-	bool takes_free_name; /* -EEXIST: the target was created meanwhile */
+	bool raced;			  /* look the names up again */
+	bool takes_free_name;		  /* -EEXIST then means that the target was created */
 	struct cfs_renamed ret;
 	struct cfs_usage usage;
 };
 
-/* ---- reading: all queries first, so that they go to the server as one batch ---- */
+/* ---- reading: the queries are started together and go to the server as one batch ---- */
 
 static int ask(struct sql_conn *c, const struct cfs_rename *q)
 {
@@ -32,7 +32,7 @@ static int ask(struct sql_conn *c, const struct cfs_rename *q)
 	if (!r)
 		r = sql_query(c, SQL_lock_nodes, "ibib", q->src_parent, q->src_name, q->src_len,
 			      q->dst_parent, q->dst_name, q->dst_len);
-	/* While the nodes are locked, no transaction changes the edges that name them. */
+	/* While the nodes are locked, no other transaction changes their edges. */
 	if (!r)
 		r = sql_query(c, SQL_src_edge, "ib", q->src_parent, q->src_name, q->src_len);
 	if (!r)
@@ -55,7 +55,7 @@ static int read_dir(struct sql_conn *c, enum sql_stmt_id id, struct cfs_attr *re
 	return 0;
 }
 
-/* Without a row: ino 0. */
+/* ret->ino is 0 without a row. */
 static int read_edge(struct sql_conn *c, enum sql_stmt_id id, struct sql_edge *ret)
 {
 	int r = sql_next(c, id);
@@ -93,7 +93,7 @@ static int is_full(struct sql_conn *c, cfs_ino_t dir)
 	return r;
 }
 
-/* At most two nodes behind the names, in the order of inodes. */
+/* The locked nodes of both names, in the order of inodes. */
 struct locked {
 	cfs_ino_t ino[2];
 	struct cfs_attr attr[2];
@@ -114,8 +114,8 @@ static int read_locked(struct sql_conn *c, struct locked *l)
 }
 
 /*
- * The attributes of the edge's node. A node that was not locked has got this name just now, or does
- * not exist.
+ * Finds the attributes of the edge's node. A node that is not locked got this name after the lock,
+ * or does not exist (-ENOENT).
  */
 static int take_locked(struct sql_conn *c, struct rename *a, const struct locked *l,
 		       const struct sql_edge *edge, struct cfs_attr *ret)
@@ -201,7 +201,7 @@ static int check_source(const struct cfs_ctx *ctx, const struct rename *a)
 		return r;
 	if ((a->src_dir.mode & S_ISVTX) && ctx->uid != 0 && ctx->uid != src->uid)
 		return -EACCES;
-	/* The move changes its "..". */
+	/* The move changes the entry ".." of the directory. */
 	return ctx->check ? cfs_rules_access(ctx, src, 2) : 0;
 }
 
@@ -211,7 +211,7 @@ static int check_target(const struct cfs_ctx *ctx, const struct rename *a)
 
 	if (cfs_ino_is_trash(q->dst_parent))
 		return (q->flags & CFS_RENAME_RESTORE) && ctx->uid == 0 ? 0 : -EPERM;
-	/* A restore reassembles a tree at its top, inside the trash. */
+	/* A restore rebuilds a tree below its top directory, inside the trash. */
 	if ((q->flags & CFS_RENAME_RESTORE) && ctx->uid == 0 && !a->dst.ino)
 		return a->dst_dir.type == CFS_TYPE_DIR ? 0 : -ENOTDIR;
 	if (a->dst.ino)
@@ -274,8 +274,8 @@ static int lies_below(struct sql_conn *c, cfs_ino_t dir, cfs_ino_t top)
 }
 
 /*
- * The kernel refuses to move a directory below itself, judging by its cached tree. Another mount
- * may have changed the tree, so it is checked here again.
+ * Checks that no directory moves below itself. The kernel checks its cached tree, which another
+ * mount may have changed.
  */
 static int check_tree(struct sql_conn *c, const struct rename *a)
 {
@@ -289,7 +289,7 @@ static int check_tree(struct sql_conn *c, const struct rename *a)
 	return r > 0 ? -EINVAL : r;
 }
 
-/* ---- writing: locked rows exist ---- */
+/* ---- writing ---- */
 
 static int set_src_edge(struct sql_conn *c, const struct rename *a)
 {
@@ -299,7 +299,7 @@ static int set_src_edge(struct sql_conn *c, const struct rename *a)
 			q->src_name, q->src_len, a->src.ino);
 }
 
-/* A name seen without a node may have been created and removed during the lookup. */
+/* A dangling name is not locked, so another client may have changed it since. */
 static int set_dst_edge(struct sql_conn *c, struct rename *a)
 {
 	const struct cfs_rename *q = &a->req->r;
@@ -349,7 +349,7 @@ static int exchange(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename
 	return 0;
 }
 
-/* The source's edge takes the free target name. */
+/* Renames the source's edge to the free target name. */
 static int take_free_name(struct sql_conn *c, struct rename *a)
 {
 	const struct cfs_rename *q = &a->req->r;
@@ -359,7 +359,7 @@ static int take_free_name(struct sql_conn *c, struct rename *a)
 			q->src_parent, q->src_name, q->src_len, a->src.ino);
 }
 
-/* Makes the target's edge name the source, and disposes of the inode it named. */
+/* Makes the target's edge lead to the source, and disposes of the replaced inode. */
 static int take_name_of_victim(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename *a)
 {
 	const struct cfs_rename *q = &a->req->r;
@@ -399,7 +399,7 @@ static int move(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename *a)
 	return update_moved(c, ctx, a->src.ino, q->dst_parent, src);
 }
 
-/* In inode order. */
+/* Updates the parents in the order of inodes, which is the lock order. */
 static int touch_parents(struct sql_conn *c, const struct cfs_ctx *ctx, const struct rename *a)
 {
 	const struct cfs_rename *q = &a->req->r;
@@ -439,7 +439,7 @@ static int rename_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	a->ret = (struct cfs_renamed){0};
 	a->src_nlink = a->dst_nlink = 0;
 	a->raced = a->takes_free_name = a->dst_dangles = false;
-	/* Taken before any node is locked. */
+	/* The lock order: the tree before nodes. */
 	r = a->locks_tree ? sql_lock_tree(c) : 0;
 	if (r == 0)
 		r = find(c, a);

@@ -9,7 +9,7 @@
 struct check {
 	cfs_ino_t ino;
 	unsigned repair;
-	/* of one attempt */
+	/* results of one attempt */
 	struct cfs_check c;
 	struct cfs_usage usage;
 	bool exists;
@@ -96,7 +96,7 @@ static int make_stat(struct sql_conn *c, struct check *a)
 	if (r)
 		return r < 0 ? r : 0;
 	a->c.repaired |= CFS_CHECK_NO_STAT;
-	/* A row that another client has made meanwhile is not overwritten. */
+	/* Fails when another client has created the row meanwhile. */
 	r = sql_exec(c, SQL_new_dir_stat, "i", a->ino);
 	if (r >= 0)
 		r = sum_entries(c, a);
@@ -125,7 +125,7 @@ static int check_stat(struct sql_conn *c, struct check *a)
 	return cfs_check_stat(&a->c, a->repair) ? put_stat(c, a) : 0;
 }
 
-/* An orphan: it has no name, and is neither being created or cloned nor being deleted. */
+/* An orphan has no name, is not open in any session, and is not part of a clone in progress. */
 static int check_orphan(struct sql_conn *c, const struct cfs_ctx *ctx, struct check *a)
 {
 	const struct cfs_engine_remove req = {.parent = 0};
@@ -145,7 +145,7 @@ static int check_orphan(struct sql_conn *c, const struct cfs_ctx *ctx, struct ch
 		return 0;
 	gone.attr = *attr;
 	r = sql_dispose(c, ctx, &req, -1, &gone, &a->usage);
-	a->usage.n_dirs = 0; /* it was not an entry of a directory */
+	a->usage.n_dirs = 0; /* no directory contains the inode */
 	return r < 0 ? r : sql_write_usage(c, &a->usage);
 }
 
@@ -181,7 +181,7 @@ static int make_directory(struct sql_conn *c, const struct cfs_ctx *ctx, struct 
 	return sql_write_usage(c, &a->usage);
 }
 
-/* The inode is missing, but other rows name it. */
+/* The inode is missing, but other rows refer to it. */
 static int check_missing(struct sql_conn *c, const struct cfs_ctx *ctx, struct check *a)
 {
 	uint64_t length;

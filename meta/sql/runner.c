@@ -10,7 +10,7 @@
 
 #define RETRY_BASE_MS 1
 #define RETRY_MAX_MS  32
-/* Backoff while no connection can be made. */
+/* Backoff while the server cannot be reached. */
 #define LOST_BASE_MS 16
 #define LOST_MAX_MS  1000
 
@@ -59,13 +59,13 @@ static void clear_bit(uint64_t *set, unsigned n)
 
 /* ---- texts ---- */
 
-/* A volume of an older client that is mounted read-only may lack the latest columns. */
+/* A volume of an older client may lack the latest columns, while it is mounted read-only. */
 static void put_node_columns(struct sql_conn *c, FILE *f, char alias)
 {
 	for (unsigned i = 0; i < SQL_NODE_COLUMNS; i++) {
 		if (i)
 			fputc(',', f);
-		/* Without an answer the statement fails as well, and is made again. */
+		/* On an error the statement fails too, and its text is built again. */
 		if (sql_has_column(c, "node", node_columns[i]))
 			fprintf(f, "%c.%s", alias, node_columns[i]);
 		else
@@ -132,7 +132,7 @@ char *sql_expand(struct sql_conn *c, const char *text)
 
 /* ---- statements ---- */
 
-/* Records errors that the end of the transaction evaluates. */
+/* Notes the errors that decide at the end of the transaction whether it is retried. */
 static int note(struct sql_conn *c, int r)
 {
 	if (r == -EAGAIN)
@@ -229,7 +229,7 @@ static int step_change(struct sql_conn *c, enum sql_stmt_id id)
 	return note(c, r == -EEXIST && sql_is_race(id) ? -EAGAIN : r);
 }
 
-/* How many rows the statement that has ended has changed. */
+/* The number of rows that the statement has changed. */
 static int count_changes(struct sql_conn *c, enum sql_stmt_id id)
 {
 	int n = sql_dialect(c)->changes(c, id);
@@ -389,11 +389,10 @@ static void end_queries(struct sql_conn *c)
 
 /* ---- transactions ---- */
 
-/* again: only the database asks for a retry; an operation's own -EAGAIN is a result. */
 struct outcome {
-	bool again;
-	bool unknown; /* the commit got no answer; r is what fn returned */
-	bool repeated;
+	bool again;    /* the database asks for a retry; an operation's own -EAGAIN is a result */
+	bool unknown;  /* the answer to COMMIT was lost; the result is that of fn */
+	bool repeated; /* an earlier attempt may have been committed */
 	uint64_t txn;
 	unsigned round_trips;
 };
@@ -412,7 +411,7 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 	r = txn ? note(c, d->begin(c)) : 0;
 	if (!r) {
 		r = fn(c, ctx, arg);
-		/* Of a statement of the dialect itself (DDL), which note() has not seen. */
+		/* The statement may be one of the dialect itself (DDL), without a note(). */
 		if (r == -ENOTCONN)
 			c->broken = true;
 		end_queries(c);
@@ -442,10 +441,10 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 }
 
 /*
- * Asks the server for the outcome of a commit whose answer was lost. 1: committed; 0: not, or it
- * may be run again in either case; -EIO: the outcome cannot be known.
+ * Asks the server for the outcome of a commit whose answer was lost. 1: committed; 0: not
+ * committed, or the transaction is repeatable; -EIO: the outcome cannot be found.
  */
-static int settle(struct sql_db *db, const struct cfs_ctx *ctx, uint64_t txn)
+static int resolve_commit(struct sql_db *db, const struct cfs_ctx *ctx, uint64_t txn)
 {
 	unsigned attempt = 0;
 	struct sql_conn *c;
@@ -496,7 +495,7 @@ static int run(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op
 			sql_release(c);
 		}
 		if (out.unknown) {
-			int done = settle(db, ctx, out.txn);
+			int done = resolve_commit(db, ctx, out.txn);
 
 			if (done < 0)
 				r = done;

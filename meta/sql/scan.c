@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole tables, page by page behind a key. Keys of rows do not change and fresh ones are larger, so
- * a row that exists throughout the scan is delivered.
+ * Scans of whole tables, page by page in the order of a key. The key of a row does not change, so
+ * each row that exists throughout the scan is delivered.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,12 +10,12 @@
 #include "base/bytes.h"
 #include "meta/sql/sql-internal.h"
 
-/* Lists of slices are up to 64 KiB each. */
+/* Rows of one page; a list of slices is up to 64 KiB. */
 enum { PAGE = 4096, PAGE_LISTS = 256 };
 
 static const struct source {
 	enum sql_stmt_id stmt;
-	const char *table, *column; /* an older client's volume, mounted read-only, may lack it */
+	const char *table, *column; /* a volume of an older client may lack it */
 	int64_t page;
 } sources[] = {
 	[CFS_TABLE_NODE] = {SQL_scan_nodes, "node", "inode", PAGE},
@@ -31,7 +31,7 @@ static const struct source {
 	[CFS_TABLE_XATTR] = {SQL_scan_xattrs, "xattr", "id", PAGE_LISTS},
 	[CFS_TABLE_PARENT] = {SQL_scan_parents, "node", "parent", PAGE},
 	[CFS_TABLE_ACL] = {SQL_scan_acls, "acl", "id", PAGE},
-	/* Few rows, and without a numeric key. */
+	/* Few rows without a numeric key: one page. */
 	[CFS_TABLE_COUNTER] = {SQL_scan_counters, "counter", "name", INT64_MAX},
 };
 
@@ -242,7 +242,7 @@ static int scan(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		a->stopped = a->fn(a->arg, &row);
 		if (a->stopped)
 			return 0;
-		/* A retry of the page does not deliver these rows again. */
+		/* A retry continues behind this row. */
 		a->after = key;
 	}
 	if (r >= 0 && n < s->page) {

@@ -41,7 +41,7 @@ static int new_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	int64_t last;
 	int r;
 
-	sql_repeatable(); /* a session that no client uses expires */
+	sql_repeatable(); /* a repetition makes another session; the unused one expires */
 	r = sql_add_counter(c, "nextSession", 1, &last);
 	if (r < 0)
 		return r;

@@ -2,8 +2,8 @@
 /*
  * Shared by runner, pool, schema and dialects: the database and its connections.
  *
- * Locks: write_lock (the write connection of a single-writer database; held across its statements,
- * always taken with a deadline) is taken before pool.lock, or tried while holding it.
+ * Locks: write_lock protects the write connection of a single-writer database. It is held across
+ * statements and taken with a deadline, before pool.lock; pool.lock's holder only tries it.
  */
 #ifndef CFS_META_SQL_INTERNAL_H
 #define CFS_META_SQL_INTERNAL_H
@@ -23,17 +23,17 @@ struct sql_conn {
 	bool writer;
 	bool conflict;		 /* the database asked to try the transaction again */
 	bool broken;		 /* must not be used again */
-	bool unknown;		 /* the commit got no answer */
-	bool repeated;		 /* an earlier commit of this transaction got none */
-	bool changed_nothing;	 /* a statement of this transaction */
-	uint64_t stops;		 /* sql_dialect.stops when it was asked last */
-	uint64_t txn;		 /* then: the server's transaction number, 0 when unknown */
+	bool unknown;		 /* the answer to COMMIT was lost */
+	uint64_t txn;		 /* then the server's transaction number, 0 when unknown */
+	bool repeated;		 /* the answer to an earlier COMMIT of this transaction was lost */
+	bool changed_nothing;	 /* a statement of this transaction has changed no row */
+	uint64_t stops;		 /* the last result of sql_dialect.stops */
 	cfs_deadline_t deadline; /* of the operation that uses it */
 	unsigned round_trips;
-	bool certifies;		    /* one server of a cluster: certification.c */
+	bool certifies;		    /* the server is a node of a cluster: certification.c */
 	unsigned certification_row; /* below SQL_CERTIFICATION_ROWS; connections should differ */
-	unsigned epoch;		    /* of the schema and server it was made for */
-	uint64_t made_ms, idle_ms;  /* since when */
+	unsigned epoch;		    /* sql_db.epoch when it was connected */
+	uint64_t made_ms, idle_ms;  /* when it was connected, and last used */
 	uint64_t commits;	    /* sql_db.commits at its last read: the age of its page cache */
 	uint64_t prepared[SQL_STMT_WORDS], open[SQL_STMT_WORDS];
 };
@@ -43,20 +43,20 @@ struct sql_db {
 	const struct sql_dialect *dialect;
 	struct cfs_optimistic *optimistic; /* of engines with optimistic operations, else NULL */
 	bool read_only;
-	bool missing;	     /* format is about to make the database */
-	uint64_t timeout_ms; /* of work without a context */
+	bool missing;	     /* the database does not exist; format will create it */
+	uint64_t timeout_ms; /* for work without a context */
 	char *prefix;	     /* of table names in statements: "jfs_" */
-	char *bare_prefix;   /* as in the catalogue, where prefix contains a schema; or NULL */
+	char *bare_prefix;   /* for the catalogue, when `prefix` contains a schema; or NULL */
 	char *where;	     /* the database in messages, without secrets */
 	_Atomic uint64_t commits;
-	atomic_uint epoch;
+	atomic_uint epoch;	 /* changes with the schema or the server */
 	atomic_bool away;	 /* the last attempt to connect failed */
 	atomic_bool has_records; /* the table of records.c exists */
 	atomic_bool in_txn_only; /* all writes must be in transactions */
 
 	struct {
-		pthread_mutex_t lock; /* a leaf */
-		uint32_t *have;	      /* bits of the existing columns, by table; or NULL */
+		pthread_mutex_t lock; /* no other lock is taken under it */
+		uint32_t *have;	      /* for each table, bits of the existing columns; or NULL */
 	} columns;
 
 	pthread_mutex_t write_lock;
@@ -69,36 +69,35 @@ struct sql_db {
 		unsigned n_conns, max_conns, max_idle;
 		uint64_t idle_ms, life_ms; /* of a connection, 0: no limit */
 		uint64_t swept_ms;
-		cfs_deadline_t full_until; /* no more than full_conns until then */
+		cfs_deadline_t full_until; /* until then at most full_conns connections */
 		unsigned full_conns;
 	} pool;
 };
 
-/*
- * Fills the fields that dialects share, except `where`. db is zeroed memory of the dialect's own
- * size.
- */
+/* Fills the fields that dialects share, except `where`. db: zeroed memory of the dialect's size. */
 int sql_db_init(struct sql_db *db, const struct cfs_engine_conf *conf,
 		const struct cfs_engine_ops *ops, const struct sql_dialect *dialect);
-/* The first connection: shows whether the database can be reached. err: one line. */
+/* Makes the first connection, to check that the database can be reached. err: one line. */
 int sql_db_probe(struct sql_db *db, cfs_deadline_t deadline, char err[256]);
-/* Disconnects everything; after sql_db_init, whatever it returned. */
+/*
+ * Closes all connections and frees the fields. Required after sql_db_init, also after its failure.
+ */
 void sql_db_deinit(struct sql_db *db);
 
-/* -ETIMEDOUT; -EAGAIN and others of connect. */
+/* -ETIMEDOUT: no connection in time; or the error of connecting. */
 int sql_acquire_writer(struct sql_db *db, cfs_deadline_t deadline, struct sql_conn **ret);
 /*
- * quick: the read is a matter of microseconds and may use an idle write connection, whose page
- * cache survives this process's own commits.
+ * quick: the read takes microseconds, and may use the idle write connection, whose page cache stays
+ * valid after commits of this process.
  */
 int sql_acquire_reader(struct sql_db *db, cfs_deadline_t deadline, bool quick,
 		       struct sql_conn **ret);
 void sql_release(struct sql_conn *c);
-/* Drops the statements prepared so far, because the schema has changed. */
+/* After a change of the schema: closes the connections with their prepared statements. */
 void sql_forget_statements(struct sql_db *db);
 /*
- * Drops all connections as old as c. The outcome of a commit must not be asked of a server that is
- * shutting down: its standby may lack its last commits.
+ * After a lost answer: closes all connections as old as c. A server that is shutting down must not
+ * be asked for the outcome of a commit, because its standby may lack its last commits.
  */
 void sql_forget_server(const struct sql_conn *c);
 
@@ -106,13 +105,10 @@ void sql_forget_server(const struct sql_conn *c);
 void sql_probe_begin(void);
 /* Notes a statement before it runs, with its parameters (as sql_exec). */
 void sql_probe_note(enum sql_stmt_id id, const char *fmt, va_list ap);
-/* Notes that it was executed. */
+/* Notes that the statement was executed. */
 void sql_probe_confirm(void);
 bool sql_probe_known(void);
-/*
- * Runs the commit probe. 1: committed, 0: not committed, or repeatable; -EIO: the probe cannot
- * tell.
- */
+/* Runs the commit probe. 1: committed, 0: not committed, or repeatable; -EIO: not known. */
 int sql_probe_ask(struct sql_conn *c);
 
 /*
@@ -122,14 +118,14 @@ int sql_probe_ask(struct sql_conn *c);
 struct addrinfo;
 int sql_resolve(const char *host, struct addrinfo **ret, unsigned *ret_n, char err[256]);
 
-/* True for statements whose duplicate key means a concurrent change: the transaction is retried. */
+/* True for statements in which a duplicate key means a race: the transaction is retried. */
 bool sql_is_race(int id);
-/* The statement's text with everything in braces replaced; malloc'ed, NULL without memory. */
+/* Expands the words in braces of a statement; malloc'ed, NULL without memory. */
 char *sql_expand(struct sql_conn *c, const char *text);
 const char *sql_stmt_text(enum sql_stmt_id id);
 const char *sql_stmt_name(enum sql_stmt_id id);
 
-/* ---- parameters of statements that an engine has besides those of statements.h ---- */
+/* ---- parameters of an engine's own statements, which statements.h does not have ---- */
 
 struct sql_param {
 	bool is_bytes, null;
@@ -145,7 +141,7 @@ struct sql_param {
 	{                                                                                          \
 		.is_bytes = true, .bytes = (p), .len = (n)                                         \
 	}
-/* A list of them, and their number. */
+/* An array of parameters, and its length: two arguments of a call. */
 #define SQL_PARAMS(...)                                                                            \
 	(const struct sql_param[]){__VA_ARGS__},                                                   \
 		sizeof((const struct sql_param[]){__VA_ARGS__}) / sizeof(struct sql_param)
@@ -178,19 +174,19 @@ struct sql_table {
 };
 
 extern const struct sql_table sql_tables[];	/* ends with name NULL */
-extern const struct sql_table sql_record_table; /* made when first needed: records.c */
+extern const struct sql_table sql_record_table; /* created by the first record: records.c */
 
 /* ddl.c */
 /*
- * Table name without prefix. 1, 0, or negative: there was no answer, and the transaction is to be
- * tried again.
+ * table: without prefix. 1: the column exists; 0: it does not; negative: no answer, and the
+ * transaction will be tried again.
  */
 int sql_has_column(struct sql_conn *c, const char *table, const char *column);
 /* 1: a table, index or column of the list is missing, 0: none, or negative. */
 int sql_check_schema(struct sql_conn *c);
 /* Creates missing tables, indexes, columns; in the current transaction where the database can. */
 int sql_create_schema(struct sql_conn *c);
-/* Drops every table of the list, and cachefs's own. */
+/* Drops every table of the list, and sql_record_table. */
 int sql_drop_schema(struct sql_conn *c);
 int sql_create_table(struct sql_conn *c, const struct sql_table *t);
 

@@ -3,11 +3,11 @@
  * Every statement, one per line. No include guard: it is included once per use of SQL(id, text).
  *
  *	{table}		the table's name with its prefix
- *	{NODE}		the columns sql_node_columns() reads (SQL_NODE_COLUMNS of them), of alias n
- *	{PARENT}	the same of alias p
+ *	{NODE}		the SQL_NODE_COLUMNS columns for sql_node_columns(), of alias n
+ *	{PARENT}	the same columns of alias p
  *	{FOR_UPDATE}	row lock, where the database has one
- *	{FOR_SHARE}	lock against deletion alone, where the database has one
- *	{KEEP_LATE}	the shared lock of databases that have no such one
+ *	{FOR_SHARE}	lock against deletion only, where the database has one
+ *	{KEEP_LATE}	shared lock, where the database has no {FOR_SHARE}
  *	{OR_IGNORE}	after INSERT, with {ELSE_IGNORE} at the end: a duplicate is not an error
  *	`word`		an identifier that is a keyword in some database
  *
@@ -61,7 +61,7 @@ SQL(update_node,
     "tier_id=? WHERE inode=?")
 SQL(touch_parent, "UPDATE {node} SET nlink=nlink+?,mtime=?,ctime=?,mtimensec=?,ctimensec=? "
 		  "WHERE inode=?")
-/* Some databases assign columns from left to right, others all at once. */
+/* ctimensec comes first: some databases assign columns from left to right, others all at once. */
 SQL(touch_dir, "UPDATE {node} SET mtime=?,mtimensec=?,"
 	       "ctimensec=CASE WHEN ctime>? THEN ctimensec ELSE ? END,"
 	       "ctime=CASE WHEN ctime>? THEN ctime ELSE ? END "
@@ -127,7 +127,7 @@ SQL(put_delfile, "INSERT {OR_IGNORE} INTO {delfile}(inode,length,expire) VALUES(
 SQL(get_chunk, "SELECT slices FROM {chunk} WHERE inode=? AND indx=?")
 SQL(open_file, "SELECT {NODE},c.slices FROM {node} n "
 	       "LEFT JOIN {chunk} c ON c.inode=n.inode AND c.indx=0 WHERE n.inode=?")
-/* A file of several names has parent 0. */
+/* A file with several names has parent 0, and no edge here. */
 SQL(read_heads,
     "SELECT {NODE},n.inode,c.slices,e.parent,e.name FROM {node} n "
     "LEFT JOIN {chunk} c ON c.inode=n.inode AND c.indx=0 "
@@ -137,10 +137,10 @@ SQL(lock_chunk, "SELECT slices FROM {chunk} WHERE inode=? AND indx=?{FOR_UPDATE}
 SQL(any_chunk, "SELECT indx,slices FROM {chunk} WHERE inode=? LIMIT 1{FOR_UPDATE}")
 SQL(set_chunk, "UPDATE {chunk} SET slices=? WHERE inode=? AND indx=?")
 SQL(del_chunk, "DELETE FROM {chunk} WHERE inode=? AND indx=?")
-/* Appending with || gives a TEXT value in SQLite, whose length() ends at the first NUL. */
+/* In SQLite || makes a TEXT value, whose length() ends at the first NUL: hence the casts below. */
 SQL(append_chunk, "INSERT INTO {chunk}(inode,indx,slices) VALUES(?,?,?) "
 		  "ON CONFLICT(inode,indx) DO UPDATE SET slices={chunk}.slices||excluded.slices")
-/* The form above consumes an automatic id, which costs SQLite a page. */
+/* Without the INSERT above, which allocates an automatic id and so costs SQLite a page. */
 SQL(append_known, "UPDATE {chunk} SET slices=slices||? WHERE inode=? AND indx=?")
 SQL(append_chunks, "UPDATE {chunk} SET slices=slices||? WHERE inode=? AND indx>=? AND indx<?")
 SQL(chunk_length, "SELECT length(CAST(slices AS BLOB)) FROM {chunk} WHERE inode=? AND indx=?")
@@ -229,12 +229,12 @@ SQL(clone_dir_stat, "INSERT INTO {dir_stats}(inode,data_length,used_space,used_i
 		    "SELECT ?,data_length,used_space,used_inodes FROM {dir_stats} WHERE inode=?")
 SQL(clone_chunks, "INSERT INTO {chunk}(inode,indx,slices) "
 		  "SELECT ?,indx,slices FROM {chunk} WHERE inode=?")
-/* For a clone of a file: locks the chunks, because compaction does not lock the node. */
+/* Locks the chunks of a file to clone, because compaction does not lock the node. */
 SQL(each_chunk, "SELECT slices FROM {chunk} WHERE inode=?{FOR_UPDATE}")
 SQL(put_detached, "INSERT INTO {detached_node}(inode,added) VALUES(?,?)")
 SQL(del_detached, "DELETE FROM {detached_node} WHERE inode=?")
 
-/* -- scans: pages behind a key -- */
+/* -- scans: pages in the order of a key -- */
 SQL(scan_nodes, "SELECT {NODE},n.inode FROM {node} n WHERE n.inode>? ORDER BY n.inode LIMIT ?")
 SQL(scan_edges, "SELECT id,parent,name,inode,type FROM {edge} WHERE id>? ORDER BY id LIMIT ?")
 SQL(scan_chunks, "SELECT id,inode,indx,slices FROM {chunk} WHERE id>? ORDER BY id LIMIT ?")
@@ -265,7 +265,7 @@ SQL(each_name, "SELECT parent,type FROM {edge} WHERE inode=?")
 SQL(set_names_type, "UPDATE {edge} SET type=? WHERE inode=?")
 SQL(del_names, "DELETE FROM {edge} WHERE inode=?")
 SQL(count_subdirs, "SELECT COUNT(*) FROM {edge} WHERE parent=? AND type=2")
-/* Space as cfs_space_of(); the last column is a mark (struct cfs_sums), whatever its value. */
+/* Space is computed as cfs_space_of() does; the last column is a mark (struct cfs_sums). */
 SQL(sum_entries, "SELECT COUNT(*),SUM(CASE WHEN n.type=1 THEN n.length ELSE 0 END),"
 		 "SUM(CASE WHEN n.type=1 AND n.length>0 THEN n.length+4095-(n.length+4095)%4096 "
 		 "ELSE 4096 END),SUM(n.inode%1000003*31+n.ctime%1000003) "
@@ -293,13 +293,10 @@ SQL(load_ref, "INSERT INTO {chunk_ref}(chunkid,size,refs) VALUES(?,?,?) ON CONFL
 SQL(load_delfile, "INSERT INTO {delfile}(inode,length,expire) VALUES(?,?,?)")
 SQL(load_acl, "INSERT INTO {acl}(id,owner,`group`,mask,other,named_users,named_groups) "
 	      "VALUES(?,?,?,?,?,?,?)")
-/*
- * A dialect whose automatic ids do not continue after explicit ids replaces this text to make them
- * continue.
- */
+/* A dialect whose automatic ids do not continue after explicit ids replaces this text. */
 SQL(load_acl_end, "SELECT MAX(id) FROM {acl}")
 
-/* -- records of cachefs's own -- */
+/* -- records of cachefs itself -- */
 SQL(new_record, "INSERT INTO {cachefs_record}(name,value) VALUES(?,?)")
 SQL(set_record, "UPDATE {cachefs_record} SET value=? WHERE name=?")
 SQL(swap_record, "UPDATE {cachefs_record} SET value=? WHERE name=? AND value=?")

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Times that are stored without another change. */
+/* Changes of times alone. */
 #include <errno.h>
 #include <inttypes.h>
 
 #include "base/bytes.h"
 #include "meta/sql/sql-internal.h"
 
-enum { DIRS_TOGETHER = 64 }; /* at most, in one exchange */
+enum { DIRS_PER_BATCH = 64 };
 
 /*
  * A single statement needs no explicit transaction, unless the database has a single writer, a
@@ -81,10 +81,10 @@ static int touch_dirs(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 int sql_op_touch_dirs(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_dir_time *v,
 		      size_t n)
 {
-	/* One transaction for all where no other transaction waits for its locks. */
+	/* A database with a single writer takes all in one transaction: no other one waits. */
 	size_t i, step = sql_db(e)->dialect->single_writer ? n
 			 : cfs_host_changelog(e->host)	   ? 1
-							   : DIRS_TOGETHER;
+							   : DIRS_PER_BATCH;
 	int r = 0;
 
 	for (i = 0; i < n && !r; i += step) {

@@ -34,8 +34,8 @@ int sql_write_lone_usage(struct sql_conn *c, const struct cfs_usage *u)
 }
 
 /*
- * The update waits for an earlier try that the server has not ended yet. Without its record (the
- * session has expired, and another client has cleaned it up) a write cannot be recognised.
+ * The update waits for an earlier attempt that the server is still executing. When the record is
+ * missing (the session has expired and was cleaned up), a repeated write cannot be recognised.
  */
 int sql_mark_write(struct sql_conn *c, const char *mark)
 {

@@ -106,7 +106,7 @@ ssize_t sql_op_listxattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 	return r;
 }
 
-/* The node is locked, so that no row outlives it. */
+/* Locks the node, so that no row is added after the inode's removal. */
 static int lock_inode(struct sql_conn *c, cfs_ino_t ino)
 {
 	struct cfs_attr attr;
@@ -135,7 +135,7 @@ static int log_set(struct sql_conn *c, const struct cfs_ctx *ctx, const struct x
 	return r;
 }
 
-/* 1: an earlier try has made the change. Called with the inode locked, so that try has ended. */
+/* 1: an earlier attempt has made the change; it has ended, because the inode is locked. */
 static int is_done(struct sql_conn *c, const struct xattr *a, bool removed)
 {
 	const void *there;

@@ -352,13 +352,19 @@ static void test_new_volume(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_same_bytes),    cmocka_unit_test(test_old_record),
-		cmocka_unit_test(test_great_numbers), cmocka_unit_test(test_unknown_fields),
-		cmocka_unit_test(test_wide_limit),    cmocka_unit_test(test_damaged_numbers),
+		cmocka_unit_test(test_same_bytes),
+		cmocka_unit_test(test_old_record),
+		cmocka_unit_test(test_great_numbers),
+		cmocka_unit_test(test_unknown_fields),
+		cmocka_unit_test(test_wide_limit),
+		cmocka_unit_test(test_damaged_numbers),
 		cmocka_unit_test(test_text_that_is_not_utf8),
-		cmocka_unit_test(test_secrets),	      cmocka_unit_test(test_bad_secrets),
-		cmocka_unit_test(test_refused),	      cmocka_unit_test(test_versions),
-		cmocka_unit_test(test_names),	      cmocka_unit_test(test_new_volume),
+		cmocka_unit_test(test_secrets),
+		cmocka_unit_test(test_bad_secrets),
+		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_versions),
+		cmocka_unit_test(test_names),
+		cmocka_unit_test(test_new_volume),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

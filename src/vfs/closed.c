@@ -177,21 +177,25 @@ static cfs_ino_t ino_of(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t 
 
 int closed_before_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req)
 {
+	bool exchange = req->flags & CFS_RENAME_EXCHANGE;
+	cfs_ino_t ino, other;
 	struct cfs_file *file;
 	struct vnode *n;
-	cfs_ino_t ino;
 	int r = 0;
 
 	if ((req->flags & CFS_RENAME_NOREPLACE) ||
 	    (!cfs_data_has_closed(v->conf.data) && !atomic_load(&v->closed.n_lost)))
 		return 0;
-	if (req->flags & CFS_RENAME_EXCHANGE)
-		return cfs_data_await_closed(v->conf.data, ctx->deadline);
-	if (!ino_of(v, ctx, req->dst_parent, req->dst_name, req->dst_len))
-		return 0;
+	if (exchange)
+		r = cfs_data_await_closed(v->conf.data, ctx->deadline);
+	other = r == 0 ? ino_of(v, ctx, req->dst_parent, req->dst_name, req->dst_len) : 0;
+	if (!other)
+		return r;
 	ino = ino_of(v, ctx, req->src_parent, req->src_name, req->src_len);
-	if (ino && closed_take_loss(v, ino))
+	if ((ino && closed_take_loss(v, ino)) || (exchange && closed_take_loss(v, other)))
 		return -EIO;
+	if (exchange)
+		return 0;
 	n = ino ? vnode_find(v, ino) : NULL;
 	if (!n)
 		return 0;

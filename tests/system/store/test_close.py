@@ -298,4 +298,10 @@ def test_each_loss_is_reported_by_the_file(ws, bucket):
     write(mnt / "good", b"good", sync=True)
     with fails("EIO"):
         os.rename(mnt / names[0], mnt / "good")
+    with fails("EIO"):
+        renameat2(mnt / names[1], mnt / "good", RENAME_EXCHANGE)
+    with fails("EIO"):
+        renameat2(mnt / "good", mnt / names[2], RENAME_EXCHANGE)
     assert read(mnt / "good") == b"good"
+    renameat2(mnt / "good", mnt / names[2], RENAME_EXCHANGE)
+    assert read(mnt / names[2]) == b"good"

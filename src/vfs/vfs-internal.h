@@ -44,6 +44,8 @@ struct vnode {
 struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino); /* NULL: no memory */
 /* NULL when it is not open. */
 struct vnode *vnode_find(struct cfs_vfs *v, cfs_ino_t ino);
+/* That of an open file, whose last close may be under way. */
+struct vnode *vnode_of_handle(struct cfs_vfs *v, uint64_t fh);
 /* One more reference for a caller that has one. */
 struct vnode *vnode_ref(struct vnode *n);
 void vnode_put(struct vnode *n);

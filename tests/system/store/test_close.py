@@ -6,12 +6,13 @@ program took for stored, and nobody said that it was lost."""
 import contextlib
 import fcntl
 import os
+import subprocess
 import threading
 
 import proxy
 import pytest
 
-from cachefs import wait_until
+from cachefs import tool, wait_until
 from s3volume import S3Volume
 from syscalls import RENAME_EXCHANGE, data, fails, read, renameat2, write
 from test_concurrency import ENGINES, engine_volume, judge
@@ -132,10 +133,16 @@ def unlock(home):
     os.close(fd)
 
 
+def clone(home):
+    subprocess.run([tool("cachefs"), "clone", home / "f", home / "copy"], check=True)
+    assert read(home / "copy") == b"new"
+
+
 WAITERS = {
     "fsync": lambda home: fsync(home / "f"),
     "fsync of a directory": lambda home: fsync(home / "a"),
     "rename over a name": replace,
+    "clone": clone,
     "exchange of directories": exchange,
     "unlock": unlock,
 }

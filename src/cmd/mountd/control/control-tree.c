@@ -34,6 +34,9 @@ int control_clone(struct control_server *s, struct control_job *job, json_t *in,
 	struct cfs_entry copy;
 	int r = control_name(in, "name", name, &req.name_len);
 
+	/* The copy has what the files have in the metadata. */
+	if (r == 0)
+		r = cfs_data_await_closed(s->data, job->who->deadline);
 	if (r == 0)
 		r = cfs_meta_clone(s->meta, job->who, &req, &copy);
 	if (r < 0)

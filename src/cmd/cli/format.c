@@ -316,6 +316,7 @@ static int change_volume(struct format *f, struct cfs_meta *meta, const struct c
 			 char err[256])
 {
 	const char *what, *pos[2];
+	struct replication how;
 	int r = begin_with(old, &f->o);
 
 	if (r == 0 && cmd_parse(&cmd_format, &f->o, f->argc, f->argv, pos) >= 0)
@@ -329,6 +330,11 @@ static int change_volume(struct format *f, struct cfs_meta *meta, const struct c
 		return -EEXIST;
 	}
 	what = r == 0 && !f->o.force ? needs_config(old, f->s) : NULL;
+	if (r == 0 && !what && f->o.replicate) {
+		r = replication_read(meta, &how);
+		if (r == 0 && (int)how.mode != f->o.replicate)
+			what = "replicate";
+	}
 	if (what) {
 		snprintf(err, 256, "volume %s exists: change it by `cachefs config --%s`",
 			 old->name, what);

@@ -480,6 +480,18 @@ def test_a_bucket_without_conditions(ws, s3, via):
     assert contents(restore(ws, vol, "again.db").mount("ro", env=s3.keys)) == {"one": b"1"}
 
 
+def test_format_of_a_volume_that_exists_does_not_pretend(ws):
+    """As after a format that was refused for its bucket, with the volume made."""
+    vol = ws.volume()
+    for mode in ("async", "sync"):
+        refused(ws, *vol.format_args(replicate=mode), says="cachefs config --replicate")
+        refused(ws, *vol.format_args(replicate=mode, force=True), says="cachefs config --replicate")
+    ws.run("cachefs", "config", "--replicate", "async", vol.url, check=True)
+    ws.run("cachefs", *vol.format_args(replicate="async"), check=True)
+    refused(ws, *vol.format_args(replicate="sync"), says="cachefs config --replicate")
+    assert ask(ws, "status", vol.url)["replication"]["mode"] == "async"
+
+
 def test_writeback_and_the_promise_of_sync(ws):
     """Blocks on the lost machine's disk are lost, though fsync was answered."""
     vol = ws.volume(replicate="sync")

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+import servers
 from cachefs import BIN, REPO, SLOW, tool
 
 PAGE = (REPO / "docs" / "operations.md").read_text()
@@ -31,12 +32,30 @@ def known(*command):
     return subprocess.run([tool("cachefs"), *command, "--help"], stdout=-1, text=True, timeout=30).stdout
 
 
+@pytest.fixture
+def engines(ws):
+    """As the page names them: each without a database."""
+    redis, postgres, mysql = servers.started(ws, servers.Redis()), servers.postgres_server(), servers.mariadb_server()
+    for s in (postgres, mysql):
+        ws.cleanups.append(lambda s=s: s.drop("again"))
+    ws.path(".my.cnf").write_text("[client]\nsocket=%s\nuser=root\n" % mysql.socket)  # for the program mariadb
+    return {
+        "REDIS": redis.url("").rstrip("/"),
+        "POSTGRES": "postgres://%s:%s@127.0.0.1:%d" % (servers.USER, servers.QUOTED, postgres.port),
+        "MYSQL": mysql.url("").rstrip("/"),
+        "HOME": str(ws.dir),
+    }
+
+
 @pytest.mark.module("metrics")
+@pytest.mark.module("redis")
+@pytest.mark.module("mysql")
+@pytest.mark.module("postgresql")
 @pytest.mark.deadline(240)
-def test_every_block_of_commands(ws):
+def test_every_block_of_commands(ws, engines):
     folder = ws.path("site")
     folder.mkdir()
-    out = run(ws, "\n".join(blocks(PAGE)), DIR=str(folder))
+    out = run(ws, "\n".join(blocks(PAGE)), DIR=str(folder), **engines)
     assert "cachefs_data_commits_total" in out and "the mount answers" in out
 
 

@@ -123,6 +123,12 @@ static int stored_at(struct base *b, uint64_t number, int64_t *ret_s)
 	return r;
 }
 
+/* Before an entry that is missing or damaged there is nothing to come from. */
+static bool is_beginning(int r)
+{
+	return r == -ENOENT || r == -EBADMSG;
+}
+
 /*
  * The latest base that is older than keep_s, and every entry and base after it, stay: from them come
  * all states since then.
@@ -142,7 +148,7 @@ static int find_cut(struct base *b, struct cut *ret)
 			return -ECANCELED;
 		r = chain_get_entry(b->o, b->volume, at, cfs_deadline_in(PIECE_MS), &e, &bytes);
 		if (r)
-			return r == -ENOENT && ret->n_kept ? 0 : r;
+			return is_beginning(r) && ret->n_kept ? 0 : r;
 		free(bytes);
 		if (e.kind != ENTRY_BASE)
 			return -EBADMSG;
@@ -161,7 +167,7 @@ static int find_cut(struct base *b, struct cut *ret)
 			return 0;
 		r = chain_get_entry(b->o, b->volume, at - 1, cfs_deadline_in(PIECE_MS), &e, &bytes);
 		if (r)
-			return r == -ENOENT ? 0 : r;
+			return is_beginning(r) ? 0 : r;
 		free(bytes);
 		at = e.base_at;
 	}
@@ -246,7 +252,7 @@ static int remove_each(struct removal *d, const char *prefix, cfs_object_list_fn
 	return r;
 }
 
-/* The pieces of the bases that the removed entries name, while their tokens can be read. */
+/* The pieces of the bases that the removed entries name, while their tokens can be read. Others go as orphans. */
 static int remove_bases(struct base *b, const struct cut *cut)
 {
 	uint64_t at = cut->below;
@@ -264,7 +270,7 @@ static int remove_bases(struct base *b, const struct cut *cut)
 					    &bytes);
 		}
 		if (r)
-			return r == -ENOENT ? 0 : r;
+			return is_beginning(r) ? 0 : r;
 		free(bytes);
 		for (i = 0; i < e.n && !r; i++) {
 			char key[CHAIN_KEY];

@@ -240,10 +240,18 @@ static int follow(struct cfs_replica *r, const struct entry *e, char err[256])
 /* An entry that cannot be read can be followed by a base, if somebody says so. */
 static int follow_unreadable(struct cfs_replica *r, uint64_t number, int rc, char err[256])
 {
-	if (rc != -EBADMSG || !r->conf.take_over) {
+	if (rc == -EBADMSG && !r->conf.take_over) {
+		snprintf(err, 256,
+			 "entry %" PRIu64
+			 " of the replica is damaged; if this database shall go on "
+			 "after it, run `cachefs config --replicate` for it",
+			 number);
+		return -EPERM;
+	}
+	if (rc != -EBADMSG) {
 		snprintf(err, 256, "entry %" PRIu64 " of the replica cannot be read: %s", number,
 			 strerror(-rc));
-		return rc == -EBADMSG ? -EPERM : rc;
+		return rc;
 	}
 	r->end = (struct cfs_replica_place){.number = number};
 	r->state = NEEDS_BASE;

@@ -707,6 +707,32 @@ def test_old_objects_are_removed(ws):
     assert sorted(contents(again.mount("ro"))) == ["f0", "f1", "f2"]
 
 
+def test_a_damaged_end_is_gone_past_and_removed(ws):
+    """As on a server that keeps bytes which it has refused."""
+    vol = ws.volume(replicate="async")
+    mnt = vol.mount()
+    write(mnt / "one", b"1")
+    covered(mnt)
+    mnt.umount()
+    last = folder(vol) / entries(vol)[-1]
+    content = bytearray(last.read_bytes())
+    content[-1] ^= 1
+    last.write_bytes(content)
+    r = vol.mount(wait=False, expect="is damaged")
+    wait_until(lambda: r.process.poll() is not None, 30, "the refusal")
+    assert "run `cachefs config --replicate`" in r.log()
+    r.ended = True
+    ws.run("cachefs", "config", "--replicate", "async", "--replica-keep", "0s", vol.url, check=True)
+    mnt = vol.mount()
+    write(mnt / "two", b"2")
+    covered(mnt)
+    wait_until(lambda: not last.exists(), 20, "the removal of what is before the new base")
+    assert "could not be removed" not in mnt.log()
+    again = restore(ws, vol, "again.db")
+    clean(again)
+    assert sorted(contents(again.mount("ro"))) == ["one", "two"]
+
+
 def test_status_and_commands_know_it(ws):
     vol = ws.volume(replicate="async")
     mnt = vol.mount()

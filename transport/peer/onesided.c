@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "leases.h"
 #include "stream.h"
 #include "transport/wire/crc.h"
 
@@ -21,7 +22,6 @@
 #define PLACES	     128
 #define PIECES_MAX   (CFS_RDMA_BLOCK_MAX / PIECE + 1)
 #define OPS	     PLACES
-#define LEASES	     512
 #define LATE_MS	     500  /* then a request is asked for on a stream */
 #define HANGS_MS     3000 /* then the connection is ended */
 #define PAUSE_MS     1000 /* before another connection, doubled */
@@ -54,23 +54,12 @@ struct cfs_granter_conn {
 	LIST_ENTRY(cfs_granter_conn) all;
 };
 
-enum table_state { TABLE_ABSENT, TABLE_READING, TABLE_GOOD, TABLE_BAD };
-
-struct lease {
-	const struct cfs_reader_conn *r; /* NULL: free */
-	struct cfs_peer_block block;
-	uint32_t key, table_crc;
-	uint64_t until_ms;
-	enum table_state table;
-	unsigned users; /* requests */
-};
-
 /* A request that is being read. */
 struct op {
 	struct cfs_reader_conn *r; /* NULL: free */
 	struct cfs_peer *peer;
 	struct cfs_peer_get *g; /* NULL: given up, but the device may still write */
-	struct lease *lease;
+	struct cfs_lease *lease;
 	bool reads_table;
 	unsigned left; /* READs */
 	int err;
@@ -98,14 +87,14 @@ struct cfs_onesided {
 	struct cfs_rdma_memory *mapped;
 
 	pthread_mutex_t lock; /* the rest */
-	struct lease leases[LEASES];
+	struct cfs_leases leases;
 	struct op ops_under_way[OPS];
 	unsigned n_ops;
 	uint16_t places[PLACES]; /* free ones */
 	unsigned n_places;
 };
 
-#define MEMORY ((size_t)PLACES * PIECE + (size_t)LEASES * CFS_RDMA_TABLE_MAX)
+#define MEMORY ((size_t)PLACES * PIECE + (size_t)CFS_LEASES * CFS_RDMA_TABLE_MAX)
 _Static_assert(MEMORY == CFS_PEER_RDMA_BESIDES, "the budget of a mount knows it");
 
 static uint8_t *place(struct cfs_onesided *o, unsigned i)
@@ -113,28 +102,13 @@ static uint8_t *place(struct cfs_onesided *o, unsigned i)
 	return o->memory + (size_t)i * PIECE;
 }
 
-static uint8_t *table_of(struct cfs_onesided *o, const struct lease *l)
+static uint8_t *table_of(struct cfs_onesided *o, const struct cfs_lease *l)
 {
-	return o->memory + (size_t)PLACES * PIECE + (size_t)(l - o->leases) * CFS_RDMA_TABLE_MAX;
+	return o->memory + (size_t)PLACES * PIECE +
+	       (size_t)(l - o->leases.places) * CFS_RDMA_TABLE_MAX;
 }
 
 /* --- requests --- */
-
-/* Under the lock. */
-static struct lease *lease_at(struct cfs_onesided *o, const struct cfs_reader_conn *r,
-			      const struct cfs_peer_block *b)
-{
-	uint32_t hash = cfs_crc_add(0, b, sizeof(*b));
-
-	return &o->leases[(hash ^ (uint32_t)((uintptr_t)r >> 6)) % LEASES];
-}
-
-static bool is_for(const struct lease *l, const struct cfs_reader_conn *r,
-		   const struct cfs_peer_block *b)
-{
-	return l->r == r && l->block.slice == b->slice && l->block.index == b->index &&
-	       l->block.len == b->len;
-}
 
 /* Under the lock. */
 static struct op *take_op(struct cfs_onesided *o, unsigned n_places)
@@ -165,7 +139,7 @@ static void free_op(struct cfs_onesided *o, struct op *op)
 static int post(struct cfs_onesided *o, struct op *op)
 {
 	struct cfs_rdma_read reads[PIECES_MAX + 1];
-	struct lease *l = op->lease;
+	struct cfs_lease *l = op->lease;
 	uint32_t from = op->first_page * CFS_RDMA_PAGE;
 	uint32_t to = CFS_MIN((op->first_page + op->n_pages) * CFS_RDMA_PAGE, l->block.len);
 	unsigned i, n = 0;
@@ -197,7 +171,7 @@ bool cfs_onesided_start(struct cfs_peer *p, struct cfs_peer_get *g)
 	uint32_t first = g->off / CFS_RDMA_PAGE, last = (g->off + g->len - 1) / CFS_RDMA_PAGE;
 	unsigned i, n_places = CFS_DIV_UP((last - first + 1) * CFS_RDMA_PAGE, PIECE);
 	struct cfs_onesided *o;
-	struct lease *l;
+	struct cfs_lease *l;
 	struct op *op = NULL;
 	uint64_t now_ms;
 	bool posted = false;
@@ -207,8 +181,8 @@ bool cfs_onesided_start(struct cfs_peer *p, struct cfs_peer_get *g)
 	o = r->o;
 	now_ms = cfs_now_ms();
 	pthread_mutex_lock(&o->lock);
-	l = lease_at(o, r, &g->block);
-	if (r->ready && is_for(l, r, &g->block) && l->until_ms > now_ms && l->table != TABLE_BAD)
+	l = cfs_leases_find(&o->leases, r, &g->block);
+	if (r->ready && l && l->until_ms > now_ms && l->table != CFS_TABLE_BAD)
 		op = take_op(o, n_places);
 	if (op) {
 		*op = (struct op){
@@ -216,7 +190,7 @@ bool cfs_onesided_start(struct cfs_peer *p, struct cfs_peer_get *g)
 			.peer = p,
 			.g = g,
 			.lease = l,
-			.reads_table = l->table == TABLE_ABSENT,
+			.reads_table = l->table == CFS_TABLE_ABSENT,
 			.start_ms = now_ms,
 			.first_page = first,
 			.n_pages = last - first + 1,
@@ -225,11 +199,12 @@ bool cfs_onesided_start(struct cfs_peer *p, struct cfs_peer_get *g)
 		for (i = 0; i < n_places; i++)
 			op->places[i] = o->places[--o->n_places];
 		l->users++;
+		l->used_ms = now_ms;
 		posted = post(o, op) == 0;
 		if (!posted)
 			free_op(o, op);
-		else if (l->table == TABLE_ABSENT)
-			l->table = TABLE_READING;
+		else if (l->table == CFS_TABLE_ABSENT)
+			l->table = CFS_TABLE_READING;
 	}
 	pthread_mutex_unlock(&o->lock);
 	return posted;
@@ -238,7 +213,7 @@ bool cfs_onesided_start(struct cfs_peer *p, struct cfs_peer_get *g)
 /* On the loop; the op is its own. The READs of an op that came before have been handled. */
 static bool is_right(struct cfs_onesided *o, struct op *op)
 {
-	struct lease *l = op->lease;
+	struct cfs_lease *l = op->lease;
 	const uint8_t *table = table_of(o, l);
 	uint32_t crc = 0, i;
 	bool good;
@@ -247,8 +222,8 @@ static bool is_right(struct cfs_onesided *o, struct op *op)
 		crc = cfs_crc_add(0, table, cfs_rdma_table_len(l->block.len));
 	pthread_mutex_lock(&o->lock);
 	if (op->reads_table)
-		l->table = crc == l->table_crc ? TABLE_GOOD : TABLE_BAD;
-	good = l->table == TABLE_GOOD;
+		l->table = crc == l->table_crc ? CFS_TABLE_GOOD : CFS_TABLE_BAD;
+	good = l->table == CFS_TABLE_GOOD;
 	pthread_mutex_unlock(&o->lock);
 	if (!good)
 		return false;
@@ -290,7 +265,7 @@ static void op_ended(struct cfs_onesided *o, struct op *op)
 	struct cfs_reader_conn *r = op->r;
 	struct cfs_peer_get *g = op->g;
 	struct cfs_peer *p = op->peer;
-	struct lease *l = op->lease;
+	struct cfs_lease *l = op->lease;
 	int err = op->err;
 	bool well = err == 0 && is_right(o, op);
 
@@ -298,9 +273,9 @@ static void op_ended(struct cfs_onesided *o, struct op *op)
 		copy_out(o, op);
 	pthread_mutex_lock(&o->lock);
 	if (err < 0 && op->reads_table)
-		l->table = TABLE_ABSENT;
+		l->table = CFS_TABLE_ABSENT;
 	if (err == 0 && !well) {
-		l->table = TABLE_BAD;
+		l->table = CFS_TABLE_BAD;
 		l->until_ms = o->t->loop.now_ms + REFUSED_MS;
 	}
 	if (err == -EKEYREJECTED)
@@ -368,7 +343,7 @@ static void give_up_reads(struct cfs_onesided *o, struct cfs_reader_conn *r, uin
 			p = op->peer;
 			g = take_get(op);
 			if (over && op->reads_table)
-				op->lease->table = TABLE_ABSENT;
+				op->lease->table = CFS_TABLE_ABSENT;
 			if (over)
 				free_op(o, op);
 		}
@@ -384,14 +359,11 @@ static void give_up_reads(struct cfs_onesided *o, struct cfs_reader_conn *r, uin
 static void not_ready(struct cfs_onesided *o, struct cfs_reader_conn *r)
 {
 	bool was;
-	unsigned i;
 
 	pthread_mutex_lock(&o->lock);
 	was = r->ready;
 	r->ready = false;
-	for (i = 0; i < LEASES; i++)
-		if (o->leases[i].r == r)
-			o->leases[i].until_ms = 0;
+	cfs_leases_end(&o->leases, r);
 	pthread_mutex_unlock(&o->lock);
 	if (was) {
 		if (r->stream)
@@ -402,12 +374,8 @@ static void not_ready(struct cfs_onesided *o, struct cfs_reader_conn *r)
 
 static void reader_free(struct cfs_onesided *o, struct cfs_reader_conn *r)
 {
-	unsigned i;
-
 	pthread_mutex_lock(&o->lock);
-	for (i = 0; i < LEASES; i++)
-		if (o->leases[i].r == r)
-			o->leases[i].r = NULL;
+	cfs_leases_forget(&o->leases, r);
 	pthread_mutex_unlock(&o->lock);
 	LIST_REMOVE(r, all);
 	free(r);
@@ -507,26 +475,28 @@ void cfs_onesided_lease(struct cfs_stream *s, const struct cfs_wire_lease *w)
 	struct cfs_reader_conn *r = s->client.peer->reader;
 	struct cfs_onesided *o;
 	uint64_t now_ms = s->c.t->loop.now_ms;
-	struct lease *l;
+	struct cfs_lease *l;
 
 	/* Its table would not fit: no owner pools such a block. */
 	if (!r || r->stream != s || w->block.len > CFS_RDMA_BLOCK_MAX)
 		return;
 	o = r->o;
 	pthread_mutex_lock(&o->lock);
-	l = lease_at(o, r, &w->block);
-	if (is_for(l, r, &w->block) && l->key == w->key && l->table_crc == w->table_crc &&
-	    l->table != TABLE_BAD) {
+	l = cfs_leases_find(&o->leases, r, &w->block);
+	if (l && l->key == w->key && l->table_crc == w->table_crc && l->table != CFS_TABLE_BAD) {
 		l->until_ms = now_ms + w->lease_ms;
-	} else if (l->users == 0 &&
-		   !(is_for(l, r, &w->block) && l->table == TABLE_BAD && l->until_ms > now_ms)) {
-		*l = (struct lease){
-			.r = r,
-			.block = w->block,
-			.key = w->key,
-			.table_crc = w->table_crc,
-			.until_ms = now_ms + w->lease_ms,
-		};
+	} else if (!l || (l->users == 0 && (l->table != CFS_TABLE_BAD || l->until_ms <= now_ms))) {
+		if (!l)
+			l = cfs_leases_place(&o->leases, r, &w->block, now_ms);
+		if (l)
+			*l = (struct cfs_lease){
+				.r = r,
+				.block = w->block,
+				.key = w->key,
+				.table_crc = w->table_crc,
+				.until_ms = now_ms + w->lease_ms,
+				.used_ms = now_ms,
+			};
 	}
 	pthread_mutex_unlock(&o->lock);
 }

@@ -256,6 +256,7 @@ struct cfs_peer_get {
 	/* Private to the transport */
 	struct cfs_peer_get *next, *prev;
 	void *receiver; /* the client that its thread may receive on */
+	void *reads;	/* its read by RDMA that its thread may poll for */
 	uint64_t id, start_ns;
 	uint32_t received, crc;
 	uint32_t at_off;

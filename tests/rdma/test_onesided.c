@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
-#include "transport/peer/onesided.h"
+#include "transport/peer/onesided-internal.h"
 #include "unit/transport/peer_fixture.h"
 
 #define OWNER  "10.77.0.1"
@@ -78,10 +78,11 @@ static uint16_t note_port(const struct cfs_rdma *d)
 static struct cfs_rdma_ops reader_ops_table;
 static _Atomic unsigned n_reads;
 
-static int read_and_count(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n)
+static int read_and_count(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n,
+			  bool polled)
 {
 	n_reads += n;
-	return cfs_rdma_verbs.read(c, reads, n);
+	return cfs_rdma_verbs.read(c, reads, n, polled);
 }
 
 static struct owner owner;
@@ -208,6 +209,36 @@ static void test_hot_reads(void **state)
 	assert_int_equal(after.conns_by[CFS_PEER_RDMA], 1);
 	for (i = 0; i < CFS_PEER_E_COUNT; i++)
 		assert_int_equal(after.errors[i], 0);
+}
+
+/*
+ * A thread that polls takes its own bytes. The guest has one processor, on which a READ takes longer
+ * than threads poll: here they do so for seconds.
+ */
+static void test_polling(void **state)
+{
+	cfs_deadline_t until = cfs_deadline_in(RDMA_MS);
+	struct cfs_onesided *o = reader->onesided;
+	struct cfs_peer_stats before, now;
+	uint64_t by_tcp;
+	unsigned i = 0;
+
+	(void)state;
+	get_hot();
+	before = stats();
+	do {
+		assert_false(cfs_deadline_passed(until));
+		pthread_mutex_lock(&peer->lock);
+		pthread_mutex_lock(&o->lock);
+		if (peer->reader)
+			peer->reader->polling.budget_ns = UINT32_MAX;
+		pthread_mutex_unlock(&o->lock);
+		pthread_mutex_unlock(&peer->lock);
+		read_right(i++ * 7919, 9000);
+		now = stats();
+		by_tcp = i - (now.rdma - before.rdma); /* they may be direct, too */
+	} while (now.direct - before.direct < by_tcp + 20);
+	assert_int_equal(state_of(peer), CFS_PEER_CLOSED_CIRCUIT);
 }
 
 static void test_many_at_once(void **state)
@@ -574,6 +605,7 @@ int main(int argc, char **argv)
 #define WITH_BOTH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		WITH_BOTH(test_hot_reads),
+		WITH_BOTH(test_polling),
 		WITH_BOTH(test_many_at_once),
 		WITH_BOTH(test_flipped_bit),
 		WITH_BOTH(test_flipped_bit_of_the_table),

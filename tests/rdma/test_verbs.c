@@ -238,7 +238,7 @@ static int start_reads(uint32_t key, size_t from, uint32_t len, unsigned n)
 			.len = len,
 			.cookie = &reader,
 		};
-	return rdma->read(reader.conn, reads, n);
+	return rdma->read(reader.conn, reads, n, false);
 }
 
 static void check_bytes(size_t from, size_t len)
@@ -291,7 +291,7 @@ static void test_the_owner_cannot_read(void **state)
 		.to = owner.bytes, .memory = owner.memory, .key = reader.memory->key, .len = 8};
 
 	(void)state;
-	assert_int_equal(rdma->read(owner.conn, &r, 1), -ENOTCONN);
+	assert_int_equal(rdma->read(owner.conn, &r, 1, false), -ENOTCONN);
 }
 
 static void test_wrong_secret(void **state)
@@ -384,7 +384,7 @@ static void test_outside(void **state)
 	};
 
 	(void)state;
-	assert_int_equal(rdma->read(reader.conn, &r, 1), 0);
+	assert_int_equal(rdma->read(reader.conn, &r, 1, false), 0);
 	WAIT_FOR(reader.lost == 1);
 	assert_int_equal(reader.read_err, -EKEYREJECTED);
 	check_untouched();

@@ -113,7 +113,7 @@ void cfs_peer_lost(struct cfs_peer *p, struct cfs_client *c, int err, bool was_r
 void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err);
 /*
  * Under the lock, at the end of receive. well: g has ended with 0, and the caller calls done.
- * Otherwise the loop continues it. p may be gone once the lock is dropped.
+ * Otherwise the loop continues it, and g is not looked at. p may be gone once the lock is dropped.
  */
 void cfs_peer_received(struct cfs_peer *p, const struct cfs_peer_get *g, bool well);
 /* Bytes of an answer have come, wanted or not. Any thread. */

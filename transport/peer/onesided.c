@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "onesided.h"
+#include "onesided-internal.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -12,346 +12,13 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "leases.h"
 #include "stream.h"
-#include "transport/wire/crc.h"
 
 #define CONNS	     4096
 #define READS	     1024
-#define PIECE	     (128u << 10) /* of one READ, and a landing place */
-#define PLACES	     128
-#define PIECES_MAX   (CFS_RDMA_BLOCK_MAX / PIECE + 1)
-#define OPS	     PLACES
-#define LATE_MS	     500  /* then a request is asked for on a stream */
-#define HANGS_MS     3000 /* then the connection is ended */
-#define PAUSE_MS     1000 /* before another connection, doubled */
+#define LATE_MS	     500 /* then a request is asked for on a stream */
 #define PAUSE_MAX_MS 60000
-#define REFUSED_MS   60000 /* no lease of a block whose bytes were wrong */
 #define REOPEN_MS    5000
-
-/* Both kinds of connections, as the module's events name them. */
-struct user {
-	bool serves;
-};
-
-struct cfs_reader_conn {
-	struct user user; /* first */
-	struct cfs_onesided *o;
-	struct cfs_stream *stream;  /* NULL: closed, and only `lost` is waited for */
-	struct cfs_rdma_conn *conn; /* NULL: none */
-	bool asked;		    /* for a session */
-	uint64_t ask_at_ms, pause_ms;
-	bool ready; /* under the lock */
-	LIST_ENTRY(cfs_reader_conn) all;
-};
-
-struct cfs_granter_conn {
-	struct user user;      /* first */
-	struct cfs_server *sc; /* NULL: closed */
-	uint64_t session;      /* 0: it has been used */
-	struct cfs_rdma_conn *conn;
-	bool ready;
-	LIST_ENTRY(cfs_granter_conn) all;
-};
-
-/* A request that is being read. */
-struct op {
-	struct cfs_reader_conn *r; /* NULL: free */
-	struct cfs_peer *peer;
-	struct cfs_peer_get *g; /* NULL: given up, but the device may still write */
-	struct cfs_lease *lease;
-	bool reads_table;
-	unsigned left; /* READs */
-	int err;
-	uint64_t start_ms;
-	uint32_t first_page, n_pages;
-	unsigned n_places;
-	uint16_t places[PIECES_MAX];
-};
-
-struct cfs_onesided {
-	struct cfs_transport *t;
-	const struct cfs_rdma_ops *ops;
-	struct sockaddr_storage address;
-	socklen_t address_len;
-	struct cfs_rdma *d; /* NULL: there is none at present */
-	atomic_bool has_device;
-	struct cfs_rdma_pool *pool;
-	struct cfs_op poll_op;
-	bool polling, removed, stopped;
-	uint64_t reopen_at_ms;
-	LIST_HEAD(, cfs_reader_conn) readers;
-	LIST_HEAD(, cfs_granter_conn) granters;
-
-	uint8_t *memory; /* landing places, then tables */
-	struct cfs_rdma_memory *mapped;
-
-	pthread_mutex_t lock; /* the rest */
-	struct cfs_leases leases;
-	struct op ops_under_way[OPS];
-	unsigned n_ops;
-	uint16_t places[PLACES]; /* free ones */
-	unsigned n_places;
-};
-
-#define MEMORY ((size_t)PLACES * PIECE + (size_t)CFS_LEASES * CFS_RDMA_TABLE_MAX)
-_Static_assert(MEMORY == CFS_PEER_RDMA_BESIDES, "the budget of a mount knows it");
-
-static uint8_t *place(struct cfs_onesided *o, unsigned i)
-{
-	return o->memory + (size_t)i * PIECE;
-}
-
-static uint8_t *table_of(struct cfs_onesided *o, const struct cfs_lease *l)
-{
-	return o->memory + (size_t)PLACES * PIECE +
-	       (size_t)(l - o->leases.places) * CFS_RDMA_TABLE_MAX;
-}
-
-/* --- requests --- */
-
-/* Under the lock. */
-static struct op *take_op(struct cfs_onesided *o, unsigned n_places)
-{
-	unsigned i;
-
-	if (o->n_ops == OPS || o->n_places < n_places)
-		return NULL;
-	for (i = 0; o->ops_under_way[i].r; i++)
-		;
-	o->n_ops++;
-	return &o->ops_under_way[i];
-}
-
-/* Under the lock. */
-static void free_op(struct cfs_onesided *o, struct op *op)
-{
-	unsigned i;
-
-	for (i = 0; i < op->n_places; i++)
-		o->places[o->n_places++] = op->places[i];
-	op->lease->users--;
-	o->n_ops--;
-	*op = (struct op){0};
-}
-
-/* Under the lock: the READs of op, which may begin with that of the table. */
-static int post(struct cfs_onesided *o, struct op *op)
-{
-	struct cfs_rdma_read reads[PIECES_MAX + 1];
-	struct cfs_lease *l = op->lease;
-	uint32_t from = op->first_page * CFS_RDMA_PAGE;
-	uint32_t to = CFS_MIN((op->first_page + op->n_pages) * CFS_RDMA_PAGE, l->block.len);
-	unsigned i, n = 0;
-
-	if (op->reads_table)
-		reads[n++] = (struct cfs_rdma_read){
-			.to = table_of(o, l),
-			.from = cfs_rdma_table_off(l->block.len),
-			.len = cfs_rdma_table_len(l->block.len),
-		};
-	for (i = 0; i < op->n_places; i++, n++, from += PIECE)
-		reads[n] = (struct cfs_rdma_read){
-			.to = place(o, op->places[i]),
-			.from = from,
-			.len = CFS_MIN(PIECE, to - from),
-		};
-	for (i = 0; i < n; i++) {
-		reads[i].memory = o->mapped;
-		reads[i].key = l->key;
-		reads[i].cookie = op;
-	}
-	op->left = n;
-	return o->ops->read(op->r->conn, reads, n);
-}
-
-bool cfs_onesided_start(struct cfs_peer *p, struct cfs_peer_get *g)
-{
-	struct cfs_reader_conn *r = p->reader;
-	uint32_t first = g->off / CFS_RDMA_PAGE, last = (g->off + g->len - 1) / CFS_RDMA_PAGE;
-	unsigned i, n_places = CFS_DIV_UP((last - first + 1) * CFS_RDMA_PAGE, PIECE);
-	struct cfs_onesided *o;
-	struct cfs_lease *l;
-	struct op *op = NULL;
-	uint64_t now_ms;
-	bool posted = false;
-
-	if (!r)
-		return false;
-	o = r->o;
-	now_ms = cfs_now_ms();
-	pthread_mutex_lock(&o->lock);
-	l = cfs_leases_find(&o->leases, r, &g->block);
-	if (r->ready && l && l->until_ms > now_ms && l->table != CFS_TABLE_BAD)
-		op = take_op(o, n_places);
-	if (op) {
-		*op = (struct op){
-			.r = r,
-			.peer = p,
-			.g = g,
-			.lease = l,
-			.reads_table = l->table == CFS_TABLE_ABSENT,
-			.start_ms = now_ms,
-			.first_page = first,
-			.n_pages = last - first + 1,
-			.n_places = n_places,
-		};
-		for (i = 0; i < n_places; i++)
-			op->places[i] = o->places[--o->n_places];
-		l->users++;
-		l->used_ms = now_ms;
-		posted = post(o, op) == 0;
-		if (!posted)
-			free_op(o, op);
-		else if (l->table == CFS_TABLE_ABSENT)
-			l->table = CFS_TABLE_READING;
-	}
-	pthread_mutex_unlock(&o->lock);
-	return posted;
-}
-
-/* On the loop; the op is its own. The READs of an op that came before have been handled. */
-static bool is_right(struct cfs_onesided *o, struct op *op)
-{
-	struct cfs_lease *l = op->lease;
-	const uint8_t *table = table_of(o, l);
-	uint32_t crc = 0, i;
-	bool good;
-
-	if (op->reads_table)
-		crc = cfs_crc_add(0, table, cfs_rdma_table_len(l->block.len));
-	pthread_mutex_lock(&o->lock);
-	if (op->reads_table)
-		l->table = crc == l->table_crc ? CFS_TABLE_GOOD : CFS_TABLE_BAD;
-	good = l->table == CFS_TABLE_GOOD;
-	pthread_mutex_unlock(&o->lock);
-	if (!good)
-		return false;
-	for (i = 0; i < op->n_pages; i++) {
-		uint32_t page = op->first_page + i, off = i * CFS_RDMA_PAGE;
-		const uint8_t *bytes = place(o, op->places[off / PIECE]) + off % PIECE;
-		uint32_t len = CFS_MIN(CFS_RDMA_PAGE, l->block.len - page * CFS_RDMA_PAGE);
-
-		if (cfs_crc_add(0, bytes, len) != cfs_get_be32(table + (size_t)page * 4))
-			return false;
-	}
-	return true;
-}
-
-static void copy_out(struct cfs_onesided *o, const struct op *op)
-{
-	const struct cfs_peer_get *g = op->g;
-	uint32_t at = g->off - op->first_page * CFS_RDMA_PAGE;
-	int i;
-
-	for (i = 0; i < g->n_dst; i++) {
-		uint8_t *to = g->dst[i].iov_base;
-		size_t left = g->dst[i].iov_len;
-
-		while (left > 0) {
-			size_t n = CFS_MIN(left, PIECE - at % PIECE);
-
-			memcpy(to, place(o, op->places[at / PIECE]) + at % PIECE, n);
-			to += n;
-			left -= n;
-			at += (uint32_t)n;
-		}
-	}
-}
-
-/* All READs of op are over. */
-static void op_ended(struct cfs_onesided *o, struct op *op)
-{
-	struct cfs_reader_conn *r = op->r;
-	struct cfs_peer_get *g = op->g;
-	struct cfs_peer *p = op->peer;
-	struct cfs_lease *l = op->lease;
-	int err = op->err;
-	bool well = err == 0 && is_right(o, op);
-
-	if (well && g)
-		copy_out(o, op);
-	pthread_mutex_lock(&o->lock);
-	if (err < 0 && op->reads_table)
-		l->table = CFS_TABLE_ABSENT;
-	if (err == 0 && !well) {
-		l->table = CFS_TABLE_BAD;
-		l->until_ms = o->t->loop.now_ms + REFUSED_MS;
-	}
-	if (err == -EKEYREJECTED)
-		l->until_ms = 0;
-	if (well)
-		r->pause_ms = PAUSE_MS;
-	free_op(o, op);
-	pthread_mutex_unlock(&o->lock);
-	if (!g)
-		return;
-	if (well) {
-		cfs_peer_note_bytes(p, g->len);
-		atomic_fetch_add(&p->counters.rdma, 1);
-		atomic_fetch_add(&p->t->asked.rdma, 1);
-		cfs_peer_finish(p, g, 0);
-		return;
-	}
-	if (err == 0) {
-		cfs_counters_error(&p->counters, CFS_PEER_E_CHECKSUM);
-		cfs_counters_error(&p->t->asked, CFS_PEER_E_CHECKSUM);
-	}
-	cfs_peer_again(p, g);
-}
-
-/* Under the lock. */
-static struct cfs_peer_get *take_get(struct op *op)
-{
-	struct cfs_peer_get *g = op->g;
-
-	op->g = NULL;
-	op->peer = NULL;
-	return g;
-}
-
-void cfs_onesided_expire(struct cfs_peer *p, uint64_t now_ms, struct cfs_get_list *list)
-{
-	struct cfs_onesided *o = p->t->onesided;
-	unsigned i;
-
-	if (!o || !p->reader)
-		return;
-	pthread_mutex_lock(&o->lock);
-	for (i = 0; i < OPS && o->n_ops > 0; i++) {
-		struct op *op = &o->ops_under_way[i];
-
-		if (op->g && op->peer == p && (op->g->canceled || op->g->deadline <= now_ms))
-			cfs_gets_append(list, take_get(op));
-	}
-	pthread_mutex_unlock(&o->lock);
-}
-
-/* Moves requests of r that began before `before_ms` to streams. over: the device writes no more for them. */
-static void give_up_reads(struct cfs_onesided *o, struct cfs_reader_conn *r, uint64_t before_ms,
-			  bool over)
-{
-	unsigned i;
-
-	for (i = 0; i < OPS; i++) {
-		struct op *op = &o->ops_under_way[i];
-		struct cfs_peer_get *g = NULL;
-		struct cfs_peer *p = NULL;
-
-		pthread_mutex_lock(&o->lock);
-		if (op->r == r && op->start_ms <= before_ms) {
-			p = op->peer;
-			g = take_get(op);
-			if (over && op->reads_table)
-				op->lease->table = CFS_TABLE_ABSENT;
-			if (over)
-				free_op(o, op);
-		}
-		pthread_mutex_unlock(&o->lock);
-		if (g)
-			cfs_peer_again(p, g);
-	}
-}
 
 /* --- the reader's connection --- */
 
@@ -374,9 +41,7 @@ static void not_ready(struct cfs_onesided *o, struct cfs_reader_conn *r)
 
 static void reader_free(struct cfs_onesided *o, struct cfs_reader_conn *r)
 {
-	pthread_mutex_lock(&o->lock);
-	cfs_leases_forget(&o->leases, r);
-	pthread_mutex_unlock(&o->lock);
+	cfs_reading_forget(o, r);
 	LIST_REMOVE(r, all);
 	free(r);
 }
@@ -394,7 +59,8 @@ void cfs_onesided_open(struct cfs_stream *s)
 		return;
 	r->o = o;
 	r->stream = s;
-	r->pause_ms = PAUSE_MS;
+	r->pause_ms = CFS_READ_PAUSE_MS;
+	cfs_polling_init(&r->polling);
 	LIST_INSERT_HEAD(&o->readers, r, all);
 	pthread_mutex_lock(&p->lock);
 	p->reader = r;
@@ -416,7 +82,7 @@ void cfs_onesided_close(struct cfs_stream *s)
 	pthread_mutex_unlock(&p->lock);
 	not_ready(o, r);
 	r->stream = NULL;
-	give_up_reads(o, r, UINT64_MAX, false);
+	cfs_reading_give_up(o, r, UINT64_MAX, false);
 	if (r->conn)
 		o->ops->disconnect(r->conn);
 	else
@@ -602,7 +268,7 @@ static void on_ready(void *arg, void *user)
 {
 	struct cfs_onesided *o = arg;
 
-	if (((struct user *)user)->serves) {
+	if (((struct cfs_onesided_user *)user)->serves) {
 		struct cfs_granter_conn *c = user;
 
 		c->ready = c->sc != NULL;
@@ -629,8 +295,13 @@ static void reader_lost(struct cfs_onesided *o, struct cfs_reader_conn *r, int e
 	bool was = r->ready;
 
 	not_ready(o, r);
+	pthread_mutex_lock(&o->lock);
+	if (r->worked)
+		r->pause_ms = CFS_READ_PAUSE_MS;
+	r->worked = false;
+	pthread_mutex_unlock(&o->lock);
 	r->conn = NULL;
-	give_up_reads(o, r, UINT64_MAX, true);
+	cfs_reading_give_up(o, r, UINT64_MAX, true);
 	if (!r->stream) {
 		reader_free(o, r);
 		return;
@@ -657,16 +328,6 @@ static void on_lost(void *arg, void *user, int err)
 		granter_free(c);
 }
 
-static void on_read(void *arg, void *cookie, int err)
-{
-	struct op *op = cookie;
-
-	if (op->err == 0)
-		op->err = err;
-	if (--op->left == 0)
-		op_ended(arg, op);
-}
-
 static void on_removed(void *arg)
 {
 	((struct cfs_onesided *)arg)->removed = true;
@@ -676,7 +337,7 @@ static const struct cfs_rdma_events events = {
 	.asked = on_asked,
 	.ready = on_ready,
 	.lost = on_lost,
-	.read_done = on_read,
+	.read_done = cfs_reading_done,
 	.removed = on_removed,
 };
 
@@ -701,7 +362,7 @@ static void close_device(struct cfs_onesided *o)
 		if (r->conn) /* `lost` does not follow */
 			r->ask_at_ms = o->t->loop.now_ms;
 		r->conn = NULL;
-		give_up_reads(o, r, UINT64_MAX, true);
+		cfs_reading_give_up(o, r, UINT64_MAX, true);
 		if (!r->stream)
 			reader_free(o, r);
 	}
@@ -728,9 +389,9 @@ static int open_device(struct cfs_onesided *o, char err[256])
 
 	if (r < 0)
 		return r;
-	r = o->ops->map(o->d, o->memory, MEMORY, CFS_RDMA_OWN, &o->mapped);
+	r = o->ops->map(o->d, o->memory, CFS_READ_MEMORY, CFS_RDMA_OWN, &o->mapped);
 	if (r < 0) {
-		snprintf(err, 256, "%zu bytes cannot be locked for RDMA: %s", MEMORY,
+		snprintf(err, 256, "%zu bytes cannot be locked for RDMA: %s", CFS_READ_MEMORY,
 			 cfs_errname(r));
 		o->ops->close(o->d);
 		o->d = NULL;
@@ -754,14 +415,19 @@ static void arm(struct cfs_onesided *o)
 	cfs_loop_poll(&o->t->loop, o->ops->fd(o->d), POLLIN, &o->poll_op);
 }
 
-static void polled(struct cfs_op *op, int res)
+/* Takes the device's lock. False: a thread has it, and runs o->work soon. */
+static bool enter_device(struct cfs_onesided *o)
 {
-	struct cfs_onesided *o =
-		(struct cfs_onesided *)((char *)op - offsetof(struct cfs_onesided, poll_op));
+	atomic_store(&o->wanted, true);
+	if (pthread_mutex_trylock(&o->device) != 0)
+		return false;
+	atomic_store(&o->wanted, false);
+	return true;
+}
 
-	(void)res;
-	o->polling = false;
-	if (!o->d || o->stopped)
+void cfs_onesided_handle(struct cfs_onesided *o)
+{
+	if (!o->d || o->stopped || !enter_device(o))
 		return;
 	o->ops->poll(o->d);
 	if (o->removed) {
@@ -770,7 +436,18 @@ static void polled(struct cfs_op *op, int res)
 		o->removed = false;
 		o->reopen_at_ms = o->t->loop.now_ms + REOPEN_MS;
 	}
+	pthread_mutex_unlock(&o->device);
 	arm(o);
+}
+
+static void polled(struct cfs_op *op, int res)
+{
+	struct cfs_onesided *o =
+		(struct cfs_onesided *)((char *)op - offsetof(struct cfs_onesided, poll_op));
+
+	(void)res;
+	o->polling = false;
+	cfs_onesided_handle(o);
 }
 
 static void try_reopen(struct cfs_onesided *o)
@@ -786,39 +463,40 @@ static void try_reopen(struct cfs_onesided *o)
 		cfs_debug("no RDMA device: error=%s", err);
 }
 
-bool cfs_onesided_tick(struct cfs_onesided *o)
+/* With the device's lock. */
+static bool tick_device(struct cfs_onesided *o, uint64_t now_ms)
 {
-	uint64_t now_ms = o->t->loop.now_ms;
 	struct cfs_reader_conn *r, *next;
-	struct cfs_rdma_conn *hangs = NULL;
-	unsigned i;
+	struct cfs_rdma_conn *hangs;
 	bool busy;
 
-	if (o->stopped)
-		return false;
-	try_reopen(o);
-	arm(o);
-	if (!o->d)
-		return false;
 	for (r = LIST_FIRST(&o->readers); r; r = next) {
 		next = LIST_NEXT(r, all);
 		if (r->stream && !r->conn && now_ms >= r->ask_at_ms)
 			ask_for_session(r, now_ms);
 		if (r->conn && r->ready && now_ms > LATE_MS)
-			give_up_reads(o, r, now_ms - LATE_MS, false);
+			cfs_reading_give_up(o, r, now_ms - LATE_MS, false);
 	}
-	pthread_mutex_lock(&o->lock);
-	for (i = 0; i < OPS && o->n_ops > 0; i++) {
-		const struct op *op = &o->ops_under_way[i];
-
-		if (op->r && op->start_ms + HANGS_MS <= now_ms)
-			hangs = op->r->conn;
-	}
-	busy = o->n_ops > 0;
-	pthread_mutex_unlock(&o->lock);
+	busy = cfs_reading_tick(o, now_ms, &hangs);
 	if (hangs)
 		o->ops->disconnect(hangs);
 	return o->ops->tick(o->d, now_ms) || busy;
+}
+
+bool cfs_onesided_tick(struct cfs_onesided *o)
+{
+	bool busy = false;
+
+	if (o->stopped)
+		return false;
+	if (!enter_device(o))
+		return true;
+	try_reopen(o);
+	arm(o);
+	if (o->d)
+		busy = tick_device(o, o->t->loop.now_ms);
+	pthread_mutex_unlock(&o->device);
+	return busy;
 }
 
 /* --- life --- */
@@ -828,7 +506,6 @@ int cfs_onesided_create(struct cfs_transport *t, const struct sockaddr *address,
 			struct cfs_onesided **ret, char err[256])
 {
 	struct cfs_onesided *o = calloc(1, sizeof(*o));
-	unsigned i;
 	int r;
 
 	if (!o)
@@ -838,17 +515,17 @@ int cfs_onesided_create(struct cfs_transport *t, const struct sockaddr *address,
 	memcpy(&o->address, address, len);
 	o->address_len = len;
 	o->poll_op.fn = polled;
-	for (i = 0; i < PLACES; i++)
-		o->places[o->n_places++] = (uint16_t)i;
-	o->memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE,
+	o->memory = mmap(NULL, CFS_READ_MEMORY, PROT_READ | PROT_WRITE,
 			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (o->memory == MAP_FAILED) {
 		free(o);
 		return -ENOMEM;
 	}
-	(void)madvise(o->memory, MEMORY, MADV_DONTFORK);
-	(void)madvise(o->memory, MEMORY, MADV_DONTDUMP);
+	(void)madvise(o->memory, CFS_READ_MEMORY, MADV_DONTFORK);
+	(void)madvise(o->memory, CFS_READ_MEMORY, MADV_DONTDUMP);
+	pthread_mutex_init(&o->device, NULL);
 	pthread_mutex_init(&o->lock, NULL);
+	cfs_reading_init(o);
 	r = cfs_rdma_pool_create(pool_bytes, &o->pool);
 	if (r < 0)
 		snprintf(err, 256, "the pool for RDMA is smaller than a block");
@@ -872,8 +549,10 @@ void cfs_onesided_stop(struct cfs_onesided *o)
 		return;
 	if (o->polling)
 		cfs_loop_cancel(&o->t->loop, &o->poll_op);
+	pthread_mutex_lock(&o->device);
 	if (o->d)
 		close_device(o);
+	pthread_mutex_unlock(&o->device);
 	o->stopped = true;
 }
 
@@ -881,7 +560,8 @@ void cfs_onesided_free(struct cfs_onesided *o)
 {
 	if (o->pool)
 		cfs_rdma_pool_destroy(o->pool);
-	munmap(o->memory, MEMORY);
+	munmap(o->memory, CFS_READ_MEMORY);
 	pthread_mutex_destroy(&o->lock);
+	pthread_mutex_destroy(&o->device);
 	free(o);
 }

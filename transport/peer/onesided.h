@@ -14,7 +14,8 @@
  * Memory: the pool; landing places of LANDING bytes in all, in which what was read is checked before
  * it is copied; tables of checksums of leased blocks.
  *
- * Threads: the loop, except for cfs_onesided_start(). Order of locks: peer, onesided.
+ * Threads: the loop, except for cfs_onesided_start() and cfs_onesided_receive(). Order of locks:
+ * onesided-internal.h.
  */
 #ifndef CFS_TRANSPORT_ONESIDED_H
 #define CFS_TRANSPORT_ONESIDED_H
@@ -52,9 +53,17 @@ void cfs_onesided_close(struct cfs_stream *s);
 /* Frames of the server. */
 void cfs_onesided_session(struct cfs_stream *s, const struct cfs_wire_session *w);
 void cfs_onesided_lease(struct cfs_stream *s, const struct cfs_wire_lease *w);
-/* Under peer->lock, any thread. True: g is being read, and ends by cfs_peer_finish() or goes on by
- * cfs_peer_again(). */
+/*
+ * Under peer->lock, any thread. True: g is being read, and ends by cfs_peer_finish() or goes on by
+ * cfs_peer_again(). With g->waits its thread may poll first: then g->reads is set, and
+ * cfs_onesided_receive() is called next.
+ */
 bool cfs_onesided_start(struct cfs_peer *p, struct cfs_peer_get *g);
+/*
+ * On the thread of g, which has g->reads: polls for a bounded time (polling.h), and ends g if its
+ * bytes come meanwhile. Otherwise the loop goes on with it.
+ */
+void cfs_onesided_receive(struct cfs_peer *p, struct cfs_peer_get *g, cfs_deadline_t until);
 /* Under peer->lock: moves expired and cancelled requests to *list. */
 void cfs_onesided_expire(struct cfs_peer *p, uint64_t now_ms, struct cfs_get_list *list);
 

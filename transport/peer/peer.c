@@ -287,7 +287,7 @@ static int start(struct cfs_peer *p, struct cfs_peer_get *g, bool *ret_kick)
 	one_sided = p->reader && cfs_onesided_start(p, g);
 	c = !one_sided && p->pending.n == 0 ? pick(p, g->len) : NULL;
 	if (one_sided) {
-		;
+		p->n_receiving += g->reads != NULL;
 	} else if (c) {
 		r = c->ops->start(c, g, g->waits);
 		if (r < 0)
@@ -316,7 +316,7 @@ int cfs_peer_start(struct cfs_peer *p, struct cfs_peer_get *g)
 	if (!is_valid(g))
 		return -EINVAL;
 	g->next = g->prev = NULL;
-	g->receiver = NULL;
+	g->receiver = g->reads = NULL;
 	g->received = g->crc = g->at_off = 0;
 	g->at = 0;
 	while (g->at < g->n_dst && g->dst[g->at].iov_len == 0)
@@ -339,9 +339,10 @@ void cfs_peer_receive(struct cfs_peer *p, struct cfs_peer_get *g, cfs_deadline_t
 {
 	struct cfs_client *c = g->receiver;
 
-	(void)p;
 	if (c)
 		c->ops->receive(c, g, until);
+	else if (g->reads)
+		cfs_onesided_receive(p, g, until);
 }
 
 void cfs_peer_received(struct cfs_peer *p, const struct cfs_peer_get *g, bool well)

@@ -78,11 +78,15 @@ void cfs_rdma_reap(struct cfs_rdma *d, uint64_t now_ms)
 
 	for (c = LIST_FIRST(&d->conns); c; c = next) {
 		unsigned reads;
+		int failed;
 
 		next = LIST_NEXT(c, all);
 		pthread_mutex_lock(&d->lock);
 		reads = c->reads;
+		failed = c->failed;
 		pthread_mutex_unlock(&d->lock);
+		if (failed)
+			cfs_rdma_end(c, failed);
 		if (c->state < CONN_READY && now_ms >= c->until_ms)
 			cfs_rdma_end(c, -ETIMEDOUT);
 		if (c->state == CONN_ENDING && (reads == 0 || now_ms >= c->until_ms)) {

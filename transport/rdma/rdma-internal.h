@@ -2,6 +2,10 @@
 /*
  * Inside of the module. A connection is on d->conns from its creation until `lost`. The loop owns
  * all of it except what d->lock protects.
+ *
+ * The completion queue makes an event, which wakes the loop, only when it is armed: by a read for
+ * which no thread polls, by a thread that gives up polling, and by the loop while reads are under way
+ * after an event. So polling threads alone never wake the loop.
  */
 #ifndef CFS_RDMA_INTERNAL_H
 #define CFS_RDMA_INTERNAL_H
@@ -36,6 +40,7 @@ struct cfs_rdma_conn {
 	/* Under the lock */
 	enum conn_state state;
 	unsigned reads; /* under way */
+	int failed; /* a read's error that a polling thread has seen, and the loop ends it for */
 };
 
 /* A read that is under way. Completions name it by index and generation. */
@@ -73,6 +78,8 @@ struct cfs_rdma {
 	pthread_mutex_t lock; /* innermost; posts are made under it: they do not wait */
 	struct slot *slots;
 	unsigned n_slots, free_slot; /* n_slots: none is free */
+	unsigned n_reads;	     /* under way */
+	bool armed;		     /* the next completion makes an event */
 	LIST_HEAD(, mapping) mappings;
 };
 
@@ -92,9 +99,13 @@ void cfs_rdma_conn_free(struct cfs_rdma_conn *c);
 /* --- reads.c --- */
 
 int cfs_rdma_reads_init(struct cfs_rdma *d, unsigned max);
-int cfs_rdma_read(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n);
-/* Takes completions until there are none. */
+int cfs_rdma_read(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n,
+		  bool polled);
+/* On the loop: takes events, and completions until there are none. */
 void cfs_rdma_complete(struct cfs_rdma *d);
+/* As of the table. */
+void cfs_rdma_take(struct cfs_rdma *d);
+void cfs_rdma_watch(struct cfs_rdma *d);
 /* The queue pair of c is gone: forgets its reads. */
 void cfs_rdma_forget_reads(struct cfs_rdma_conn *c);
 

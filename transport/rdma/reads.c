@@ -30,6 +30,7 @@ static unsigned take_slot(struct cfs_rdma_conn *c, void *cookie)
 	d->slots[i].c = c;
 	d->slots[i].cookie = cookie;
 	c->reads++;
+	d->n_reads++;
 	return i;
 }
 
@@ -37,6 +38,7 @@ static unsigned take_slot(struct cfs_rdma_conn *c, void *cookie)
 static void free_slot(struct cfs_rdma *d, unsigned i)
 {
 	d->slots[i].c->reads--;
+	d->n_reads--;
 	d->slots[i].c = NULL;
 	d->slots[i].generation++;
 	d->slots[i].next_free = d->free_slot;
@@ -53,8 +55,15 @@ static bool has_slots(const struct cfs_rdma *d, unsigned n)
 	return n == 0;
 }
 
+/* Under the lock. On failure, as on a device that is gone, deadlines end the reads. */
+static void arm(struct cfs_rdma *d)
+{
+	if (!d->armed)
+		d->armed = ibv_req_notify_cq(d->cq, 0) == 0;
+}
+
 /* Under the lock. */
-static int post(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n)
+static int post(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n, bool polled)
 {
 	struct cfs_rdma *d = c->d;
 	struct ibv_send_wr wr[CFS_RDMA_CHAIN], *bad = NULL;
@@ -62,7 +71,7 @@ static int post(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsi
 	unsigned i;
 	int r;
 
-	if (c->state != CONN_READY || c->owner)
+	if (c->state != CONN_READY || c->owner || c->failed)
 		return -ENOTCONN;
 	if (n > CFS_RDMA_CHAIN - c->reads || !has_slots(d, n))
 		return -EAGAIN;
@@ -82,6 +91,8 @@ static int post(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsi
 			.wr.rdma = {.remote_addr = reads[i].from, .rkey = reads[i].key},
 		};
 	}
+	if (!polled) /* before they can be done */
+		arm(d);
 	r = ibv_post_send(c->id->qp, wr, &bad);
 	if (r == 0)
 		return 0;
@@ -97,14 +108,15 @@ static int post(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsi
 	return -abs(r);
 }
 
-int cfs_rdma_read(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n)
+int cfs_rdma_read(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n,
+		  bool polled)
 {
 	int r;
 
 	if (n == 0 || n > CFS_RDMA_CHAIN)
 		return -EINVAL;
 	pthread_mutex_lock(&c->d->lock);
-	r = post(c, reads, n);
+	r = post(c, reads, n, polled);
 	pthread_mutex_unlock(&c->d->lock);
 	return r;
 }
@@ -127,7 +139,7 @@ static int errno_of(enum ibv_wc_status status)
 	}
 }
 
-static void completed(struct cfs_rdma *d, const struct ibv_wc *wc)
+static void completed(struct cfs_rdma *d, const struct ibv_wc *wc, bool on_loop)
 {
 	unsigned i = (uint32_t)wc->wr_id;
 	struct cfs_rdma_conn *c = NULL;
@@ -139,40 +151,72 @@ static void completed(struct cfs_rdma *d, const struct ibv_wc *wc)
 		c = d->slots[i].c;
 		cookie = d->slots[i].cookie;
 		free_slot(d, i);
+		if (!c->failed)
+			c->failed = err;
 	}
 	pthread_mutex_unlock(&d->lock);
 	if (!c) /* of a queue pair that is gone */
 		return;
-	if (err < 0)
+	if (err < 0 && on_loop)
 		cfs_rdma_end(c, err);
 	d->events->read_done(d->arg, cookie, err);
 }
 
-static bool take_completions(struct cfs_rdma *d)
+/* False: there are no more. */
+static bool take_completions(struct cfs_rdma *d, bool on_loop)
 {
 	struct ibv_wc wc[BATCH];
 	int i, n = ibv_poll_cq(d->cq, BATCH, wc);
 
 	for (i = 0; i < n; i++)
-		completed(d, &wc[i]);
+		completed(d, &wc[i], on_loop);
 	return n == BATCH;
+}
+
+static void take_all(struct cfs_rdma *d, bool on_loop)
+{
+	while (take_completions(d, on_loop))
+		;
 }
 
 void cfs_rdma_complete(struct cfs_rdma *d)
 {
 	struct ibv_cq *cq;
-	void *arg;
 	unsigned events = 0;
+	bool under_way;
+	void *arg;
 
 	while (ibv_get_cq_event(d->completions, &cq, &arg) == 0)
 		events++;
-	if (events > 0) {
-		ibv_ack_cq_events(d->cq, events);
-		/* Armed first: what completes while they are taken makes another event. */
-		(void)ibv_req_notify_cq(d->cq, 0);
+	if (events == 0) {
+		take_all(d, true);
+		return;
 	}
-	while (take_completions(d))
-		;
+	ibv_ack_cq_events(d->cq, events);
+	pthread_mutex_lock(&d->lock);
+	d->armed = false;
+	pthread_mutex_unlock(&d->lock);
+	take_all(d, true);
+	pthread_mutex_lock(&d->lock);
+	under_way = d->n_reads > 0;
+	if (under_way)
+		arm(d);
+	pthread_mutex_unlock(&d->lock);
+	if (under_way) /* what was done before it was armed makes no event */
+		take_all(d, true);
+}
+
+void cfs_rdma_take(struct cfs_rdma *d)
+{
+	(void)take_completions(d, false);
+}
+
+void cfs_rdma_watch(struct cfs_rdma *d)
+{
+	pthread_mutex_lock(&d->lock);
+	arm(d);
+	pthread_mutex_unlock(&d->lock);
+	take_all(d, false);
 }
 
 void cfs_rdma_forget_reads(struct cfs_rdma_conn *c)

@@ -158,6 +158,7 @@ static int prepare(struct cfs_rdma *d, unsigned max_reads, const char **ret_step
 		d->cq = ibv_create_cq(d->device, (int)d->n_slots, NULL, d->completions, 0);
 	if (!d->cq || ibv_req_notify_cq(d->cq, 0) != 0)
 		return -errno;
+	d->armed = true;
 	d->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	if (d->epoll_fd < 0)
 		return -errno;
@@ -251,6 +252,8 @@ const struct cfs_rdma_ops cfs_rdma_verbs = {
 	.connect = cfs_rdma_connect,
 	.disconnect = disconnect,
 	.read = cfs_rdma_read,
+	.take = cfs_rdma_take,
+	.watch = cfs_rdma_watch,
 	.map = map,
 	.unmap = unmap,
 };

@@ -17,8 +17,11 @@
  * connection take at most CFS_RDMA_WAIT_MS each; a read takes as long as the device retries, about
  * a second, and the caller ends the connection of one that takes too long.
  *
- * Threads: "the loop" is the caller's thread that calls poll and tick; all events come from these
- * two calls. read, map and unmap are for any thread. No call waits for the other side.
+ * Threads: "the loop" is the caller's thread that calls poll and tick; events come from these two
+ * calls. A thread that waits for its own reads may poll for them (take, watch): then the loop sleeps
+ * on, and read_done comes from these calls, too. poll, tick, close, take and watch exclude one
+ * another: the caller's lock sees to that. read, map and unmap are for any thread at any time. No
+ * call waits for the other side.
  */
 #ifndef CFS_RDMA_VERBS_H
 #define CFS_RDMA_VERBS_H
@@ -37,7 +40,7 @@
 struct cfs_rdma;
 struct cfs_rdma_conn;
 
-/* All on the loop. */
+/* All on the loop, except for read_done. */
 struct cfs_rdma_events {
 	/*
 	 * A queue pair asks to be connected for this session. 0: c is its connection, for which
@@ -56,7 +59,8 @@ struct cfs_rdma_events {
 	void (*lost)(void *arg, void *user, int err);
 	/*
 	 * A read has ended, the first ones first. 0; -EKEYREJECTED: the owner's memory is not mapped
-	 * under this key; others as of lost. After an error lost follows.
+	 * under this key; others as of lost. After an error lost follows, on the loop's next poll or
+	 * tick.
 	 */
 	void (*read_done)(void *arg, void *cookie, int err);
 	/*
@@ -125,9 +129,18 @@ struct cfs_rdma_ops {
 	void (*disconnect)(struct cfs_rdma_conn *c);
 	/*
 	 * Posts all n reads (1 to CFS_RDMA_CHAIN) in one chain, or none: -EAGAIN: at a limit;
-	 * -ENOTCONN. They are done in their order. Must not be called after lost.
+	 * -ENOTCONN. They are done in their order. Must not be called after lost. polled: the caller
+	 * polls for them, and fd need not become readable when they are done.
 	 */
-	int (*read)(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n);
+	int (*read)(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n,
+		    bool polled);
+	/* Any thread: reports reads of this device that are done, of all threads; a batch at most. */
+	void (*take)(struct cfs_rdma *d);
+	/*
+	 * Any thread that gives up polling: fd becomes readable when reads are done that are under
+	 * way now. Reports all that are done already.
+	 */
+	void (*watch)(struct cfs_rdma *d);
 
 	/* Pins it. -ENOMEM: a limit of locked memory, too. */
 	int (*map)(struct cfs_rdma *d, void *start, size_t len, enum cfs_rdma_access access,

@@ -122,7 +122,7 @@ static void bad_settings(void **state)
 {
 	static const char *const bad[] = {"relative", "", ":", "/x:y"};
 	struct cfs_disk *d;
-	char err[256];
+	char err[256], none[256];
 	size_t i;
 
 	assert_int_equal(cfs_pool_create(8 * MIB, &pool), 0);
@@ -133,7 +133,8 @@ static void bad_settings(void **state)
 		assert_true(cfs_disk_create(&disk_conf, &d, err) < 0);
 		assert_true(err[0]);
 	}
-	disk_conf.dirs = "/nonexistent*/x";
+	snprintf(none, sizeof(none), "%s/none*/x", cache);
+	disk_conf.dirs = none;
 	assert_int_equal(cfs_disk_create(&disk_conf, &d, err), -ENOENT);
 	disk_conf.dirs = cache;
 	disk_conf.mode = 07777;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many rows as one INSERT. Its text contains all values, because a prepared statement would fit
- * only one number of rows.
+ * Inserts many rows with one INSERT. Its text contains all values, because a prepared statement has
+ * a fixed number of rows.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include "base/bytes.h"
 #include "mysql-internal.h"
 
-/* Length of the text before the last row: far below any max_allowed_packet. */
+/* A longer text is sent before the next row; far below any max_allowed_packet. */
 #define TEXT_MAX   (512u << 10)
 #define MAX_PARAMS 24
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections, and the meaning of the server's errors. */
+/* Connections, and the mapping of the server's errors. */
 #include <errmsg.h>
 #include <errno.h>
 #include <mysqld_error.h>
@@ -16,7 +16,7 @@
 /* A longer wait for a row lock fails, and the transaction is retried within its deadline. */
 #define LOCK_WAIT_S 2
 
-/* Not in every library's header. */
+/* Some libraries do not have these in their headers. */
 enum {
 	CODE_DISK_FULL = 1021,
 	CODE_CONNECTION_KILLED = 1927,
@@ -47,8 +47,8 @@ static bool is_lost(unsigned code, const char *text)
 	case CODE_CONNECTION_KILLED:
 		return true;
 	/*
-	 * A Galera node that loses its majority at COMMIT: the others may have got the transaction.
-	 * The connection is given up, and the outcome is looked up.
+	 * A Galera node that loses its majority at COMMIT: the other nodes may have received the
+	 * transaction. The connection is closed, and the commit probe finds the outcome.
 	 */
 	case ER_ERROR_DURING_COMMIT:
 		return strstr(text, "Not connected to Primary Component");
@@ -58,8 +58,8 @@ static bool is_lost(unsigned code, const char *text)
 }
 
 /*
- * Such an error runs no handler: the compound statement leaves its transaction open, and the next
- * statement would join it.
+ * Such an error runs no handler, so a compound statement leaves its transaction open. The
+ * connection must be closed: its next statement would be part of that transaction.
  */
 static bool is_stopped(unsigned code)
 {
@@ -127,7 +127,7 @@ int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const 
 	switch (code) {
 	case ER_DUP_ENTRY:
 		return -EEXIST;
-	/* A value that the column cannot hold: an id above 2^31, a text that is not UTF-8. */
+	/* The column cannot hold the value: an id above 2^31, a text that is not UTF-8. */
 	case ER_WARN_DATA_OUT_OF_RANGE:
 	case ER_TRUNCATED_WRONG_VALUE:
 	case ER_TRUNCATED_WRONG_VALUE_FOR_FIELD:
@@ -301,7 +301,7 @@ void mysql_disconnect(struct sql_conn *c)
 {
 	struct mysql_conn *m = mysql_conn(c);
 
-	/* Closing must not wait for an answer of the server. */
+	/* mysql_close() must not wait for the server. */
 	if (c->broken && m->handle)
 		shutdown(socket_of(m->handle), SHUT_RDWR);
 	mysql_close_stmts(m);
@@ -313,7 +313,7 @@ void mysql_disconnect(struct sql_conn *c)
 }
 
 /*
- * Multiple statements are enabled only for MYSQL_MULTI: no other text may execute more than one
+ * Enables multiple statements only for MYSQL_MULTI, so that no other text can execute more than one
  * statement.
  */
 static int choose_way(const struct mysql_db *db, struct mysql_conn *m, char err[256])
@@ -346,8 +346,8 @@ static int is_in_galera(struct mysql_conn *m)
 }
 
 /*
- * Waits for causality: this node then sees the changes that other nodes have acknowledged, unless
- * the URL disables it.
+ * Sets the session up for a cluster. wsrep_sync_wait: reads on this node include the changes that
+ * other nodes have acknowledged, unless the URL says otherwise.
  */
 static int join_galera(const struct mysql_db *db, struct mysql_conn *m)
 {
@@ -387,7 +387,10 @@ static int open_at(const struct mysql_db *db, const char *host, unsigned connect
 	return r;
 }
 
-/* The library gives its timeout to each address, MariaDB's to the first one only. */
+/*
+ * Tries the addresses one by one: the library applies its timeout to each address (that of MariaDB
+ * to the first one only).
+ */
 static int open_any(const struct mysql_db *db, MYSQL **ret, char err[256])
 {
 	cfs_deadline_t deadline = cfs_deadline_in(CONNECT_TIMEOUT_S * 1000);
@@ -399,7 +402,9 @@ static int open_any(const struct mysql_db *db, MYSQL **ret, char err[256])
 	if (r)
 		return r;
 	r = -ENOTCONN;
-	/* A silent address leaves the other addresses their share of the time. */
+	/*
+	 * Each address gets an equal share of the time, so that a silent one does not use it all.
+	 */
 	for (i = list; i && r == -ENOTCONN; i = i->ai_next, left--) {
 		uint64_t share_s = cfs_deadline_left_ms(deadline) / left / 1000;
 
@@ -411,7 +416,10 @@ static int open_any(const struct mysql_db *db, MYSQL **ret, char err[256])
 	return r;
 }
 
-/* The library takes "localhost" for its socket, and verifies a certificate for the host it gets. */
+/*
+ * The library needs the host's name in two cases: "localhost" means its unix socket, and a
+ * certificate is verified for the name.
+ */
 static int open_handle(const struct mysql_db *db, MYSQL **ret, char err[256])
 {
 	if (db->socket)
@@ -442,12 +450,14 @@ int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, cha
 	r = join_galera(db, m);
 	if (m->sql.certifies)
 		atomic_store(&sql->in_txn_only, true);
-	/* Only compound and single statements have certification rows. */
+	/* Multi-statement queries do not write certification rows. */
 	if (m->sql.certifies && m->way == MYSQL_MULTI)
 		m->way = MYSQL_GENERIC;
 	if (!r)
 		r = mysql_stops(&m->sql, &m->sql.stops);
-	/* TiDB has no read-only transactions: there the check in the core must suffice. */
+	/*
+	 * TiDB has no read-only transactions; the core refuses changes of a read-only mount anyway.
+	 */
 	if (!r && (sql->read_only || m->sql.certifies) && !m->tidb)
 		r = mysql_run(m, "SET SESSION TRANSACTION READ ONLY");
 	if (r) {

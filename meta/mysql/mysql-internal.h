@@ -29,7 +29,7 @@ struct mysql_db {
 	unsigned port;
 	enum mysql_tls tls;
 	char *tls_ca, *tls_cert, *tls_key;
-	int sync_wait; /* of the URL, or -1 */
+	int sync_wait; /* wsrep_sync_wait of the URL, or -1 */
 	struct cfs_optimistic optimistic;
 };
 
@@ -46,7 +46,7 @@ struct mysql_stmt {
 	unsigned n_params, n_columns;
 	MYSQL_BIND *bind; /* parameters, then columns */
 	struct mysql_value *values;
-	uint8_t *place; /* of a batch: the parameter of each ? */
+	uint8_t *place; /* of a batch: the number of the parameter of each ? */
 	unsigned n_places;
 	bool executed;
 };
@@ -59,26 +59,26 @@ enum mysql_batch_id {
 	MYSQL_BATCH_COUNT,
 };
 
-/* How such an operation is sent to the server. */
+/* How a connection sends batches. */
 enum mysql_way {
-	MYSQL_GENERIC,	/* not at all */
+	MYSQL_GENERIC,	/* never: operations take the generic transaction */
 	MYSQL_MULTI,	/* a multi-statement query: multi.c */
 	MYSQL_COMPOUND, /* a compound statement, MariaDB: compound.c */
 };
 
-/* A statement with its values in it (text.c). */
+/* The text of a statement that contains its values (text.c). */
 struct mysql_text {
-	char *v; /* no NUL behind it */
+	char *v; /* without NUL */
 	size_t len, cap;
 };
 
-/* Rows of one INSERT that have not been sent (bulk.c). */
+/* An INSERT that is being collected (bulk.c). */
 struct mysql_bulk {
 	enum sql_stmt_id id;
 	unsigned rows;
-	struct mysql_text text; /* the text so far */
-	char *full;		/* the statement's own text */
-	const char *rest;	/* in it: the text behind the rows */
+	struct mysql_text text; /* up to the last row */
+	char *full;		/* the text of the statement */
+	const char *rest;	/* its part behind the rows */
 };
 
 struct mysql_conn {
@@ -86,12 +86,12 @@ struct mysql_conn {
 	MYSQL *handle;
 	enum mysql_way way;
 	bool tidb;
-	bool in_txn; /* of statements, begun and not ended here */
-	bool sent;   /* a batch was sent in this attempt */
+	bool in_txn; /* between START TRANSACTION and COMMIT, without batches */
+	bool sent;   /* this attempt has sent a batch */
 	struct mysql_stmt stmt[SQL_STMT_COUNT];
 	struct mysql_stmt batch[MYSQL_BATCH_COUNT];
 	char *multi[MYSQL_BATCH_COUNT]; /* texts, built at first use */
-	struct mysql_text text;		/* the query sent last */
+	struct mysql_text text;		/* the last multi-statement query */
 	struct mysql_bulk bulk;
 };
 
@@ -113,15 +113,14 @@ int mysql_run(struct mysql_conn *m, const char *text);
 /* Runs one query without parameters; the caller frees *ret with mysql_free_result(). */
 int mysql_query_rows(struct mysql_conn *m, const char *text, MYSQL_RES **ret);
 /*
- * When a Galera node aborts a transaction in favour of another node's, the next statement fails.
- * Now and then (MariaDB 10.11) it does not: that statement and all that follow are executed outside
- * a transaction, and COMMIT does nothing and succeeds. Therefore, on Galera, all writes are in
- * explicitly begun read-write transactions. The session's default is read-only, so that a write
- * outside of them fails. After each statement the server's status tells whether it is in a
- * transaction.
+ * When a Galera node aborts a transaction in favour of another node's, the next statement should
+ * fail. MariaDB 10.11 sometimes executes it and the following statements outside a transaction, and
+ * COMMIT succeeds without effect. Therefore, on Galera, transactions are read-write by an explicit
+ * START TRANSACTION, and the session's default is read-only: a write outside a transaction fails.
+ * After each statement, mysql_check_txn() reads the transaction state from the server's status.
  */
 int mysql_start_txn(struct mysql_conn *m);
-/* -EAGAIN: the transaction was aborted. */
+/* -EAGAIN: the server has aborted the transaction. */
 int mysql_check_txn(const struct mysql_conn *m);
 
 /* stmt.c: members of the dialect */
@@ -141,7 +140,7 @@ int mysql_open_stmt(struct mysql_conn *m, struct mysql_stmt *s, const char *text
 int mysql_set_int(struct mysql_stmt *s, int n, int64_t v);
 int mysql_set_bytes(struct mysql_stmt *s, int n, const void *v, size_t len, bool text);
 
-/* text.c: 0 or -ENOMEM. Values are in hexadecimal, so that no byte of them can be taken as SQL. */
+/* text.c: 0 or -ENOMEM. Bytes are written in hexadecimal, so that the server never parses them. */
 int mysql_text_room(struct mysql_text *t, size_t n);
 int mysql_text_put(struct mysql_text *t, const char *v, size_t len);
 int mysql_text_put_int(struct mysql_text *t, int64_t v);
@@ -165,7 +164,7 @@ void mysql_bulk_drop(struct mysql_conn *m);
 enum { MYSQL_DONE = 1, MYSQL_DONE_ROW };
 int mysql_batch_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
 		    const struct sql_param *params, size_t n_params);
-/* The attributes in a row of {NODE}. */
+/* Reads the attributes of a row of {NODE}. */
 void mysql_node_row(const int64_t row[SQL_NODE_COLUMNS], struct cfs_attr *ret);
 /* For messages. */
 const char *mysql_batch_name(enum mysql_batch_id id);
@@ -173,37 +172,39 @@ struct mysql_params {
 	const struct sql_param *v;
 	size_t n;
 };
-/* The ways of mysql_batch_run. */
+/* mysql_batch_run for MYSQL_COMPOUND and for MYSQL_MULTI. */
 int mysql_compound_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
 		       const struct mysql_params *params);
 int mysql_multi_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
 		    const struct mysql_params *params);
 bool mysql_is_multi(const struct mysql_conn *m, enum mysql_batch_id id);
 /*
- * One attempt of an operation. 1: done; 0: nothing has changed, and the generic transaction must
- * decide; negative: the error of the database.
+ * One attempt of an operation. 1: done; 0: nothing has changed, and the caller runs the generic
+ * transaction; negative: an error of the database.
  */
 typedef int (*mysql_batch_fn)(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg);
 /*
- * Runs fn on a connection until it has an answer or the deadline has passed. When the answer was
- * lost with the connection, `applied` is the commit probe: it reads whether the operation was
- * executed (1) or not (0). It runs at once, and again before the operation is left to the generic
- * transaction. size: of arg; `applied` gets it as fn had left it when the answer was lost.
+ * Runs fn until it gets an answer or the deadline has passed. After a lost answer, `applied` is the
+ * commit probe: 1: the operation was executed; 0: it was not. It runs before the next attempt, and
+ * again before 0 is returned. size: of *arg; `applied` gets a copy of *arg, from when the answer
+ * was lost.
  */
 int mysql_batch(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 		mysql_batch_fn fn, mysql_batch_fn applied, void *arg, size_t size);
-/* The directory for a batch: from the cache, or read. */
+/* The attributes of a directory for a batch, from the cache or the database. */
 int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret);
 
 /*
- * The parameters of DIR_IS and the columns of COMMIT_DIR in batch-texts.h: the attributes that
- * decisions about a directory depend on, and its other attributes that may have changed.
+ * The parameters of DIR_IS in batch-texts.h: the attributes of a directory that the rules depend
+ * on. The columns of COMMIT_DIR are its other attributes.
  */
 #define MYSQL_DIR(a)                                                                               \
 	SQL_I((a)->flags), SQL_I((a)->mode), SQL_I((a)->uid), SQL_I((a)->gid), SQL_I((a)->parent), \
 		SQL_I((a)->access_acl), SQL_I((a)->default_acl), SQL_I((a)->tier)
 #define MYSQL_DIR_COLUMNS 7
-/* After a change in directory ino: done is what mysql_batch_run has returned. */
+/*
+ * Updates the cache and *attr after a change in directory ino. done: the result of mysql_batch_run.
+ */
 void mysql_dir_changed(struct sql_db *db, cfs_ino_t ino, int done,
 		       const int64_t row[MYSQL_DIR_COLUMNS], struct cfs_attr *attr);
 /* The parameters of TOUCH. */

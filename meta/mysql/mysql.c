@@ -11,7 +11,7 @@
 #include "mysql-internal.h"
 
 #define DEFAULT_PORT 3306
-/* How long open() waits for a server that has no connection left. */
+/* open() waits so long for a server that has no free connection. */
 #define PROBE_MS 5000
 
 /* ---- transactions ---- */
@@ -43,7 +43,7 @@ static int commit(struct sql_conn *c)
 	return r;
 }
 
-/* The server keeps no record of it. */
+/* The server does not record outcomes, so the commit probe searches for the changes. */
 static int resolve(struct sql_conn *c, uint64_t txn)
 {
 	(void)txn;
@@ -60,7 +60,7 @@ static int rollback(struct sql_conn *c)
 	if (c->broken)
 		return 0;
 	r = mysql_run(mysql_conn(c), "ROLLBACK");
-	/* The next transaction would commit one that is open still. */
+	/* The transaction may still be open; the next START TRANSACTION would commit it. */
 	if (r < 0)
 		c->broken = true;
 	return r;
@@ -104,7 +104,9 @@ static const char *text(enum sql_stmt_id id)
 		       "(qtype,qkey,max_space,max_inodes,used_space,used_inodes) "
 		       "VALUES(?,?,-1,-1,?,?)" UPSERT "used_space=used_space+VALUES(used_space),"
 		       "used_inodes=used_inodes+VALUES(used_inodes)";
-	/* An IN with a subquery would read, and lock, every node; LIMIT preserves the order. */
+	/*
+	 * IN with a subquery would read and lock every node. LIMIT keeps the order of the subquery.
+	 */
 	case SQL_lock_nodes:
 		return "SELECT {NODE},n.inode FROM (SELECT inode FROM {edge} WHERE parent=? AND "
 		       "name=? "
@@ -128,7 +130,7 @@ static bool is_word(const char *word, size_t len, const char *wanted)
 
 static const char *word(const struct sql_conn *c, const char *word, size_t len)
 {
-	/* As sql_certify_dir and sql_close_dir, in a batch (batch-texts.h). */
+	/* sql_certify_dir and sql_close_dir in a batch (batch-texts.h). */
 	if (is_word(word, len, "CERTIFY_DIR"))
 		return c->certifies ? "INSERT INTO {flock}(inode,sid,owner,ltype) "
 				      "VALUES(p_dir,0,CONNECTION_ID() MOD 16,0); "
@@ -142,7 +144,7 @@ static const char *word(const struct sql_conn *c, const char *word, size_t len)
 					 "p_ino") "; DELETE FROM {flock} WHERE inode=p_ino AND "
 						  "sid=0; "
 			       : "";
-	/* In a batch: mysql_check_txn() before COMMIT. */
+	/* mysql_check_txn() in a batch, before COMMIT. */
 	if (is_word(word, len, "STILL_IN"))
 		return c->certifies ? "IF @@in_transaction=0 THEN SIGNAL SQLSTATE '45000'; END IF; "
 				    : "";
@@ -348,8 +350,8 @@ static void close_engine(struct cfs_engine *e)
 }
 
 /*
- * The server is read-only, such as a replica. Users that may write all the same have one of these
- * privileges.
+ * -EROFS: the server is read-only, such as a replica, and the user has none of the privileges with
+ * which a user may write nevertheless.
  */
 static int check_writable(struct mysql_db *db, char err[256])
 {
@@ -412,7 +414,7 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 		snprintf(err, 256, "%s: the connection ended while it was made", db->sql.where);
 		r = check_writable(db, err);
 	}
-	/* Made by create(). */
+	/* create() will create the database. */
 	if (r == -ENOENT && conf->meta->create) {
 		db->sql.missing = true;
 		r = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creation and setattr in one round trip. */
+/* mknod, link and setattr in one round trip. */
 #include <errno.h>
 
 #include "mysql-internal.h"
@@ -57,7 +57,7 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 	return r == -EEXIST ? 0 : r;
 }
 
-/* Inode numbers are unique: when the name leads to this number, this operation has created it. */
+/* Inode numbers are unique: if the name leads to this number, this operation has created it. */
 static int mknod_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	struct mknod *a = arg;
@@ -166,17 +166,17 @@ int mysql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 	return 0;
 }
 
-/* ---- setattr: decide by what is known, write if nothing has changed ---- */
+/* ---- setattr: applies the rules to cached attributes, and writes if these are unchanged ---- */
 
 struct setattr {
 	cfs_ino_t ino;
 	uint32_t set;
 	const struct cfs_attr *in;
 	struct cfs_attr old, attr;
-	int result; /* result of the rules */
+	int result; /* errno of the rules, or 0 */
 };
 
-/* The new attributes. 1: to be written; 0: nothing changes, or a->result says why not. */
+/* Makes the new attributes. 1: write them; 0: nothing changes, or the rules refuse (a->result). */
 static int decide(const struct cfs_ctx *ctx, struct setattr *a)
 {
 	int r;
@@ -187,7 +187,7 @@ static int decide(const struct cfs_ctx *ctx, struct setattr *a)
 	return r > 0;
 }
 
-/* Only what the database has now may refuse, or be the answer of a change of nothing. */
+/* Decides by the stored attributes: cached ones must not refuse, or be returned as the result. */
 static int decide_by_row(struct mysql_conn *m, const struct cfs_ctx *ctx, struct setattr *a)
 {
 	int r = sql_get_node(&m->sql, a->ino, false, &a->old);
@@ -230,7 +230,7 @@ static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *a
 	return r;
 }
 
-/* Another client's change may have the same ctime. */
+/* Compares all changed attributes, because a change of another client may have the same ctime. */
 static int setattr_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	struct setattr *a = arg;
@@ -259,7 +259,7 @@ int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	struct setattr a = {.ino = ino, .set = set, .in = in};
 	int r = 0;
 
-	/* The batch changes no tier, which is set by hand. */
+	/* The batch has no tier, which is rarely changed. */
 	if (!cfs_host_changelog(e->host) && !(set & CFS_SET_TIER))
 		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_setattr, setattr_once, setattr_applied,
 				&a, sizeof(a));
@@ -270,7 +270,7 @@ int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	if (a.result < 0)
 		return a.result;
 	*ret = a.attr;
-	/* The known attributes may have another length. */
+	/* The cached length may be outdated. */
 	a.old.length = a.attr.length;
 	cfs_usage_owner(ret_usage, &a.old, &a.attr);
 	return 0;

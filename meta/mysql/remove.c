@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unlink and rmdir: looks the victim up, or takes a file from the cache, decides its outcome, and
- * executes it if the attributes are unchanged (optimistic check).
+ * unlink and rmdir. Finds the victim in the cache or in the database, decides its outcome, and
+ * stores it if the attributes are unchanged (optimistic check).
  */
 #include <errno.h>
 
@@ -13,11 +13,11 @@ struct removal {
 	struct cfs_entry victim;
 	struct cfs_attr parent;
 	struct cfs_removed ret;
-	bool remembered; /* the victim comes from the cache and may be outdated */
+	bool cached; /* the victim comes from the cache and may be outdated */
 };
 
-/* 1: the victim can be removed in one of the two simple ways. */
-static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a)
+/* 1: the victim can be moved to the trash or deleted by a batch; a->ret.outcome says which. */
+static int decide(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a)
 {
 	const struct cfs_engine_remove *req = a->req;
 	struct cfs_engine_host *host = m->sql.db->engine.host;
@@ -26,9 +26,9 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal
 
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
-	a->remembered = !a->dir && cfs_optimistic_file_known(m->sql.db->optimistic, req->parent,
-							     req->name, req->name_len, &a->victim);
-	if (!a->remembered) {
+	a->cached = !a->dir && cfs_optimistic_file_known(m->sql.db->optimistic, req->parent,
+							 req->name, req->name_len, &a->victim);
+	if (!a->cached) {
 		r = sql_find(&m->sql, req->parent, req->name, req->name_len, &a->victim);
 		if (r)
 			return r == -ENOENT ? 0 : r;
@@ -42,7 +42,7 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal
 	       !cfs_host_is_open(host, a->victim.ino);
 }
 
-/* The link count of an hour directory does not depend on its entries. */
+/* In the trash, link counts do not depend on entries. */
 static int nlink_change(const struct removal *a)
 {
 	return a->dir && !cfs_ino_is_trash(a->req->parent) ? -1 : 0;
@@ -66,8 +66,8 @@ static int to_trash(struct mysql_conn *m, const struct cfs_ctx *ctx, struct remo
 			   MYSQL_TOUCH(ctx, nlink_change(a)), MYSQL_DIR(&a->parent), SQL_I(ask)));
 }
 
-static int for_good(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a, bool ask,
-		    int64_t *row)
+static int delete_inode(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a,
+			bool ask, int64_t *row)
 {
 	const struct cfs_engine_remove *req = a->req;
 	const struct cfs_attr *v = &a->victim.attr;
@@ -86,13 +86,13 @@ static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct
 	int64_t row[MYSQL_DIR_COLUMNS + 1] = {0};
 	cfs_ino_t dir = a->req->parent;
 	bool ask;
-	int r = m->way ? judge(m, ctx, a) : 0;
+	int r = m->way ? decide(m, ctx, a) : 0;
 
 	if (r > 0) {
 		ask = !cfs_ino_is_trash(dir) &&
 		      (cfs_optimistic_dir_ask(db->optimistic, dir) || a->dir);
 		r = a->ret.outcome == CFS_REMOVED_TRASHED ? to_trash(m, ctx, a, ask, row)
-							  : for_good(m, ctx, a, ask, row);
+							  : delete_inode(m, ctx, a, ask, row);
 	}
 	if (r > 0) {
 		mysql_dir_changed(db, dir, r, row, &a->parent);
@@ -102,7 +102,7 @@ static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct
 		cfs_optimistic_dir_forget(db->optimistic, dir);
 	}
 	cfs_optimistic_file_forget(db->optimistic, a->victim.ino);
-	/* A trash name that exists already: the generic transaction handles it. */
+	/* -EEXIST: the trash has this name already; the generic transaction handles that. */
 	return r == -EEXIST ? 0 : r;
 }
 
@@ -111,16 +111,14 @@ static int remove_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	struct removal *a = arg;
 	int r = try_to_remove(m, ctx, a);
 
-	/*
-	 * The cached attributes were outdated: the cache entry is dropped, and the victim is looked
-	 * up.
-	 */
-	return r || !a->remembered ? r : try_to_remove(m, ctx, a);
+	/* The cached attributes were outdated and are dropped: the next try reads the victim. */
+	return r || !a->cached ? r : try_to_remove(m, ctx, a);
 }
 
 /*
- * Whether the inode that the name leads to existed when the call began. Then the cached victim was
- * removed before, and this inode is the one to remove. A later inode is a newly created file.
+ * True when the inode behind the name is older than the call: then the cached victim had already
+ * been removed before the call, and this inode is the one to remove. A younger inode was created
+ * after the victim's removal.
  */
 static int is_older(struct mysql_conn *m, const struct cfs_ctx *ctx, const struct removal *a)
 {
@@ -136,8 +134,8 @@ static int is_older(struct mysql_conn *m, const struct cfs_ctx *ctx, const struc
 }
 
 /*
- * The commit probe looks at the victim, not at its name, which may lead to a newly created file:
- * the victim is gone, or has our ctime.
+ * The commit probe reads the victim: it is missing, or has the ctime of this call. The name proves
+ * nothing, because it may lead to a file that was created since.
  */
 static int remove_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
@@ -149,7 +147,7 @@ static int remove_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void 
 		return a->ret.outcome == CFS_REMOVED_TRASHED &&
 		       !cfs_timespec_cmp(there.ctime, ctx->now);
 	if (r == -ENOENT)
-		r = a->remembered ? is_older(m, ctx, a) : 0;
+		r = a->cached ? is_older(m, ctx, a) : 0;
 	if (r)
 		return r < 0 ? r : 0;
 	a->ret.has_data = a->ret.outcome == CFS_REMOVED_DELETED;

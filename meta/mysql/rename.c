@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rename in two round trips: looks both names up, then makes all changes if nothing has changed
- * (optimistic check).
+ * Rename in two round trips: a query of both names, and a batch that makes all changes if the
+ * inodes are unchanged (optimistic check).
  */
 #include <errno.h>
 
@@ -14,7 +14,7 @@ struct rename {
 	struct cfs_removed victim;
 };
 
-static int look(struct mysql_conn *m, struct rename *a)
+static int look_up(struct mysql_conn *m, struct rename *a)
 {
 	const struct cfs_rename *q = &a->req->r;
 	struct sql_conn *c = &m->sql;
@@ -35,7 +35,7 @@ static int look(struct mysql_conn *m, struct rename *a)
 }
 
 /* 1: a usual rename. Special cases and refusals take the generic transaction. */
-static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename *a)
+static int decide(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename *a)
 {
 	const struct cfs_rename *q = &a->req->r;
 	const struct cfs_attr *src = &a->src.attr, *dst = &a->dst.attr;
@@ -100,9 +100,9 @@ static int rename_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 		r = mysql_get_dir(m, q->dst_parent, &a->dst_dir);
 	if (r)
 		return r == -ENOENT ? 0 : r;
-	r = look(m, a);
+	r = look_up(m, a);
 	if (!r)
-		r = judge(m, ctx, a);
+		r = decide(m, ctx, a);
 	if (r > 0)
 		r = run(m, ctx, a);
 	if (r > 0) {
@@ -114,10 +114,7 @@ static int rename_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	return r == -EEXIST ? 0 : r;
 }
 
-/*
- * The commit probe: the target name leads to the moved inode. Otherwise it was not moved, or was
- * moved again since.
- */
+/* The commit probe: 1 when the target name leads to the moved inode. */
 static int rename_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	struct rename *a = arg;

@@ -6,7 +6,7 @@
 
 #include "mysql-internal.h"
 
-/* MySQL has the collation without padding since this version; TiDB says that it is older. */
+/* MySQL has a collation without padding from this version on; TiDB reports an older version. */
 #define NO_PAD_SINCE 80017
 
 void mysql_put_type(FILE *f, const struct sql_column *col)
@@ -36,8 +36,8 @@ void mysql_put_type(FILE *f, const struct sql_column *col)
 /* ---- existing tables ---- */
 
 /*
- * MariaDB stops a query or a change while it plans it, by KILL QUERY or max_statement_time, and
- * then may answer that no row was found. It counts both.
+ * When KILL QUERY or max_statement_time stops a statement during planning, MariaDB may report that
+ * no row was found. The server counts both kinds of stops.
  */
 int mysql_stops(struct sql_conn *c, uint64_t *ret)
 {
@@ -105,9 +105,9 @@ int mysql_has_index(struct sql_conn *c, const char *table, const char *name)
 	return r;
 }
 
-/* ---- making ---- */
+/* ---- creating ---- */
 
-/* Attribute names compare byte by byte, whatever the database's default is. */
+/* A collation that compares names byte by byte, whatever the default of the database is. */
 static const char *collation(struct sql_conn *c)
 {
 	MYSQL *handle = mysql_conn(c)->handle;

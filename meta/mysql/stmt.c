@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prepared statements. Results are stored at once: a connection may have several open queries. */
+/*
+ * Prepared statements. Results are stored at once, because a connection may have several queries.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +71,7 @@ static bool is_number(enum enum_field_types type)
 	}
 }
 
-/* Bytes get no buffer here: their length is known only with the row. */
+/* Binds no buffer for bytes: their length is only known with the row. */
 static void bind_column(struct mysql_stmt *s, unsigned col, bool number)
 {
 	struct mysql_value *v = &s->values[s->n_params + col];
@@ -151,7 +153,7 @@ int mysql_set_int(struct mysql_stmt *s, int n, int64_t v)
 	return 0;
 }
 
-/* The bytes stay the caller's: they are sent before the call that bound them returns. */
+/* The bytes are not copied: the caller keeps them until the statement was sent. */
 int mysql_set_bytes(struct mysql_stmt *s, int n, const void *v, size_t len, bool text)
 {
 	MYSQL_BIND *b = &s->bind[n - 1];
@@ -207,8 +209,8 @@ static int execute(struct sql_conn *c, enum sql_stmt_id id)
 	    !mysql_stmt_store_result(s->handle))
 		return mysql_check_txn(mysql_conn(c));
 	/*
-	 * An error in place of a row, such as a lock timeout. The library considers the result
-	 * unfinished, and would wait for its end before any use of the statement.
+	 * The server has sent an error instead of a row, such as a lock timeout. The library
+	 * considers the result unfinished, and would wait for its end: the connection is closed.
 	 */
 	s->executed = false;
 	c->broken = true;
@@ -216,8 +218,8 @@ static int execute(struct sql_conn *c, enum sql_stmt_id id)
 }
 
 /*
- * The columns of bytes of a row. A value that there is no memory for fails the row: an empty list
- * of records would be a hole.
+ * Fetches the byte columns of a row. Without memory the row fails: an empty chunk list would read
+ * as a hole.
  */
 static int fetch_bytes(struct sql_conn *c, enum sql_stmt_id id)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statements with their values in them. */
+/* Texts of statements that contain their values. */
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>

@@ -2,7 +2,7 @@
 /* Advice on the server's settings for a volume. */
 #include "meta/postgresql/pg-internal.h"
 
-/* Numbers, in this order. */
+/* The columns of the query, all of them numbers. */
 enum { CLOCK_US, USED, MAX_CONNECTIONS, SYNC_COMMIT, FSYNC, FULL_PAGES, NAMES_BINARY };
 static const char text[] =
 	"SELECT (extract(epoch from clock_timestamp())*1000000)::bigint,"

@@ -11,7 +11,7 @@
 #include "meta/postgresql/pg-internal.h"
 
 #define CONNECT_TIMEOUT_S     10
-#define CONNECT_TIMEOUT_MIN_S 2 /* libpq's */
+#define CONNECT_TIMEOUT_MIN_S 2 /* the minimum of libpq */
 
 static int add(struct pg_db *db, const char *keyword, const char *value)
 {
@@ -127,7 +127,7 @@ static int add_secret(struct pg_db *db, char err[256])
 	return r;
 }
 
-/* The schema becomes part of every table's name: a pooler would lose a session setting. */
+/* Makes the schema part of each table name, because a pooler would lose a session setting. */
 static int set_schema(struct pg_db *db, const char *schema, char err[256])
 {
 	char *prefix;
@@ -172,7 +172,7 @@ int pg_parse_url(struct pg_db *db, const struct cfs_url *url, char err[256])
 		r = add(db, "user", url->user);
 	if (!r)
 		r = url->password ? add(db, "password", url->password) : add_secret(db, err);
-	/* Options of the URL come after the defaults and win. */
+	/* libpq uses the last value of a keyword: options of the URL follow the defaults. */
 	db->timeout_at = db->n_values;
 	if (!r)
 		r = add(db, "connect_timeout", "");
@@ -189,7 +189,7 @@ int pg_parse_url(struct pg_db *db, const struct cfs_url *url, char err[256])
 
 /* ---- connections ---- */
 
-/* The first line of libpq's message, which may repeat it for several hosts. */
+/* Copies the first line of libpq's message, which has one line for each host. */
 static void explain(const struct pg_db *db, const char *why, char err[256])
 {
 	snprintf(err, 256, "%s: %.*s", db->sql.where, (int)strcspn(why, "\n"), why);
@@ -258,7 +258,7 @@ static const char *value_of(const struct pg_db *db, const char *keyword)
 	return NULL;
 }
 
-/* At least 1: a host without address is left to libpq when there are other hosts. */
+/* *ret is at least 1. A host that cannot be resolved is an error only when no host can. */
 static int count_addresses(const struct pg_db *db, unsigned *ret, char err[256])
 {
 	cfs_auto_free char *hosts = strdup(value_of(db, "host") ?: "");
@@ -282,7 +282,7 @@ static int count_addresses(const struct pg_db *db, unsigned *ret, char err[256])
 	return failed && !total ? -ENOTCONN : 0;
 }
 
-/* All addresses together get CONNECT_TIMEOUT_S, unless the URL has a timeout. */
+/* Divides CONNECT_TIMEOUT_S among all addresses, unless the URL has a timeout. */
 static int open_handle(const struct pg_db *db, PGconn **ret, char err[256])
 {
 	cfs_auto_free const char **values = calloc(db->n_values + 1, sizeof(*values));

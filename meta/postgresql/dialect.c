@@ -11,7 +11,7 @@ static const char *pg_text(enum sql_stmt_id id)
 	switch (id) {
 	case SQL_clock:
 		return "SELECT floor(extract(epoch from clock_timestamp()))::bigint";
-	/* An error would abort the transaction; 0 rows mean the same (see step). */
+	/* A duplicate must not abort the transaction: step() maps 0 rows to -EEXIST. */
 	case SQL_put_edge:
 		return "INSERT INTO {edge}(parent,name,inode,type) VALUES(?,?,?,?) "
 		       "ON CONFLICT(parent,name) DO NOTHING";
@@ -70,7 +70,7 @@ static int bind_bytes(struct sql_conn *c, enum sql_stmt_id id, int n, const void
 	return 0;
 }
 
-/* No statement has one. */
+/* No statement has a NULL parameter. */
 static int bind_null(struct sql_conn *c, enum sql_stmt_id id, int n)
 {
 	return -EINVAL;
@@ -99,7 +99,10 @@ static int ask(struct sql_conn *c, enum sql_stmt_id id)
 	return r;
 }
 
-/* Fetches the transaction's id with its first answer, in case the answer of its COMMIT is lost. */
+/*
+ * Also fetches the transaction's id with its first answer: it finds the outcome when the answer to
+ * COMMIT is lost.
+ */
 static int execute(struct pg_conn *s)
 {
 	int r = 0;

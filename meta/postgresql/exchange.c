@@ -167,7 +167,7 @@ int pg_prepare(struct pg_conn *s, int id, const char *text)
 		free(st);
 		return -ENOMEM;
 	}
-	/* Two statements may have the same text. */
+	/* The id makes the names of two statements with the same text different. */
 	snprintf(st->name, sizeof(st->name), "cfs_%016llx_%d", (unsigned long long)hash(st->text),
 		 id);
 	s->stmt[id] = st;
@@ -249,7 +249,7 @@ int pg_queue(struct pg_conn *s, int id, bool keep)
 	bool named = !atomic_load_explicit(&pg_db(s->sql.db)->unnamed, memory_order_relaxed);
 	int r;
 
-	/* Room for a transaction's BEGIN, id and COMMIT is always left. */
+	/* Leaves room for BEGIN, the transaction's id and COMMIT. */
 	if (s->n_queued > PG_QUEUE_MAX - 8) {
 		r = pg_exchange(s);
 		if (r < 0)
@@ -293,7 +293,7 @@ static int wait_socket(struct pg_conn *s, short events)
 	n = left ? poll(&p, 1, (int)CFS_MIN(left, (uint64_t)INT32_MAX)) : 0;
 	if (n > 0 || (n < 0 && errno == EINTR))
 		return 0;
-	/* Later answers would have no reader, so the connection is not used again. */
+	/* The answer may still arrive, so the connection cannot be used again. */
 	s->sql.broken = true;
 	return n ? -EIO : -ETIMEDOUT;
 }
@@ -328,7 +328,7 @@ static int next_result(struct pg_conn *s, PGresult **ret)
 	return 0;
 }
 
-/* The result of one queued statement, and the NULL behind it. */
+/* Reads the result of one queued statement, and the NULL that follows it. */
 static int read_result(struct pg_conn *s, const struct pg_queued *q, int *ret_error)
 {
 	PGresult *result, *end = NULL;
@@ -345,7 +345,7 @@ static int read_result(struct pg_conn *s, const struct pg_queued *q, int *ret_er
 			*ret_error = pg_error(s, result, q->id);
 	} else if (q->id == PG_COMMIT && status == PGRES_COMMAND_OK &&
 		   strcmp(PQcmdStatus(result), "COMMIT") != 0) {
-		/* COMMIT of a transaction in which a statement has failed. */
+		/* The server has rolled back a transaction in which a statement had failed. */
 		cfs_err("postgresql: a failed transaction was not rolled back by its operation");
 		*ret_error = -EIO;
 	} else if (q->id == PG_XID && status == PGRES_TUPLES_OK) {
@@ -355,7 +355,7 @@ static int read_result(struct pg_conn *s, const struct pg_queued *q, int *ret_er
 		s->stmt[q->id]->result = result;
 		result = NULL;
 	}
-	/* The statement is not prepared, although it was noted as prepared. */
+	/* The statement is not prepared, although its `prepared` is set. */
 	if (q->id < 0 && status != PGRES_COMMAND_OK)
 		s->sql.broken = true;
 	PQclear(result);
@@ -440,10 +440,7 @@ int pg_begin(struct sql_conn *c)
 	return pg_prepare(s, PG_BEGIN, "BEGIN ISOLATION LEVEL READ COMMITTED");
 }
 
-/*
- * When the answer of a COMMIT is lost, its outcome is read by the transaction's id. Therefore the
- * id is fetched before.
- */
+/* When the answer is lost, the transaction's id, fetched before, leads to the outcome. */
 int pg_commit(struct sql_conn *c)
 {
 	struct pg_conn *s = pg_conn(c);
@@ -511,7 +508,7 @@ int pg_resolve(struct sql_conn *c, uint64_t txn)
 	st->result = NULL;
 	if (r <= 0 || !moved)
 		return r;
-	/* A promoted standby reuses the ids of transactions that it has not received. */
+	/* A promoted standby reuses the ids of transactions that it did not receive. */
 	r = sql_probe_ask(c);
 	return r == -EIO ? 1 : r;
 }

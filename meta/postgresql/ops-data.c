@@ -226,7 +226,7 @@ int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 	struct setattr a = {.ino = ino, .set = set, .in = in};
 	int r = PG_UNUSUAL;
 
-	if (is_simple(sql_db(e)->optimistic, ino, set, in) && pg_is_judged(ctx) &&
+	if (is_simple(sql_db(e)->optimistic, ino, set, in) && pg_is_authorized(ctx) &&
 	    !cfs_host_changelog(e->host)) {
 		/* The statement is idempotent: after a lost answer it is simply repeated. */
 		do

@@ -69,14 +69,14 @@ bool pg_has_changed(struct sql_conn *c, int id)
 	return *PQcmdTuples(pg_conn(c)->stmt[id]->result) > '0';
 }
 
-/* Each part of a statement, and each column of a part, costs more than finding the row. */
+/* Short texts: each part of a statement and each column costs more than finding the row. */
 #define INSERT_NODE                                                                                \
 	"INSERT INTO {node}(inode,type,flags,mode,uid,gid,atime,mtime,ctime,atimensec,mtimensec,"  \
 	"ctimensec,nlink,length,rdev,parent,access_acl_id,default_acl_id,tier_id) "
 
 /*
- * The optimistic path, for a directory whose attributes are cached: the server only checks that
- * they are unchanged. Returns the number of rows.
+ * The optimistic path, for a directory with cached attributes: the server only checks that they are
+ * unchanged. Answers with the number of rows.
  *
  * $1 parent, $2 name, $3 inode, $4 type, $5 mode, $6 uid, $7 gid, $8 us, $9 ns below, $10 flags,
  * $11 rdev, $12 tier; of the parent: $13 flags, $14 mode, $15 gid, $16 parent
@@ -92,8 +92,8 @@ static const char create_known_text[] =
  * $1 parent, $2 name, $3 inode, $4 type, $5 mode, $6 uid, $7 gid, $8 us, $9 ns below, $10 nlink,
  * $11 length, $12 rdev, $13 set-group-id of directories
  *
- * The parent's row is locked against deletion only; other creations and changes of its times do not
- * wait for this lock. The unique key of edge decides races.
+ * The parent's row is locked against deletion only, so other creations and changes of its times do
+ * not wait. The unique key of edge decides races.
  */
 #define CREATE(more)                                                                               \
 	"WITH p AS (SELECT n.* FROM {node} n WHERE n.inode=$1 FOR KEY SHARE),"                     \
@@ -159,7 +159,7 @@ static int create_known(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	return r;
 }
 
-/* Sends the statement of the inode's type. t: the inode as it would be in a plain directory. */
+/* Sends the statement for the type of inode. t: the attributes for a plain directory. */
 static int send_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struct make *a,
 		       const struct cfs_attr *t, int *ret_id)
 {
@@ -189,10 +189,7 @@ static int send_create(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 	return pg_execute(c, *ret_id, text, params, CFS_ARRAY_SIZE(params) - !(dir || link));
 }
 
-/*
- * Finds the reason why nothing was created: the name exists, the parent forbids it, or the case is
- * not simple.
- */
+/* Finds the reason why nothing was created. PG_UNUSUAL: the case is not simple. */
 static int not_created(struct sql_conn *c, const struct cfs_ctx *ctx, const struct make *a)
 {
 	const struct cfs_mknod *req = a->req;
@@ -253,7 +250,10 @@ static int make_name(struct cfs_engine *e, const struct cfs_ctx *ctx, struct mak
 	return sql_read(db, ctx, CFS_META_OP_mknod, create, a);
 }
 
-/* Inode numbers are unique: when the inode exists, the creation took effect. */
+/*
+ * After a lost answer. Inode numbers are unique: if the inode exists, the statement was executed;
+ * else the generic transaction runs.
+ */
 static int create_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct make *a,
 			struct cfs_usage *ret_usage)
 {
@@ -261,7 +261,7 @@ static int create_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const s
 
 	if (r == -ENOENT) {
 		r = sql_op_mknod(e, ctx, a->req, a->ino, a->ret, ret_usage);
-		/* The server was still executing the statement whose answer was lost. */
+		/* The statement with the lost answer was executed meanwhile. */
 		if (r == -EEXIST && a->ret->ino == a->ino)
 			r = 0;
 		else
@@ -289,7 +289,7 @@ int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cf
 	struct make a = {.req = req, .ino = ino, .ret = ret};
 	int r;
 
-	if (!pg_is_judged(ctx) || cfs_ino_is_trash(req->parent) || cfs_host_changelog(e->host))
+	if (!pg_is_authorized(ctx) || cfs_ino_is_trash(req->parent) || cfs_host_changelog(e->host))
 		return create_generic(e, ctx, &a, ret_usage);
 	r = make_name(e, ctx, &a);
 	if (r == PG_UNUSUAL)
@@ -364,7 +364,7 @@ int pg_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, c
 	bool lost;
 	int r = PG_UNUSUAL;
 
-	if (pg_is_judged(ctx) && !cfs_ino_is_trash(parent) && !cfs_host_changelog(e->host))
+	if (pg_is_authorized(ctx) && !cfs_ino_is_trash(parent) && !cfs_host_changelog(e->host))
 		r = sql_read(sql_db(e), ctx, CFS_META_OP_link, link_name, &a);
 	lost = r == PG_UNKNOWN;
 	if (lost) {
@@ -377,7 +377,7 @@ int pg_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, c
 		r = sql_op_link(e, ctx, ino, parent, name, len, ret, ret_usage);
 		if (r != -EEXIST || !lost)
 			return r;
-		/* The server was still executing the statement whose answer was lost. */
+		/* The statement with the lost answer may have been executed meanwhile. */
 		r = sql_op_lookup(e, ctx, parent, name, len, &there);
 		if (r == -ENOENT || (!r && there.ino != ino))
 			return -EEXIST;

@@ -8,13 +8,13 @@
 /* ---- statements ---- */
 
 /*
- * The optimistic path, for a file and a directory whose attributes are cached: the server only
- * checks that they are unchanged. Returns the number of rows.
+ * The optimistic path, for a file and a directory with cached attributes: the server only checks
+ * that they are unchanged. Answers with the number of rows.
  *
- * $1 parent, $2 name, $3 inode; its: $4 flags, $5 uid, $6 gid, $7 length, $8 mtime, $9 ctime, $10
- * parent; of the parent: $11 flags, $12 mode, $13 uid, $14 parent
+ * $1 parent, $2 name, $3 inode; of the inode: $4 flags, $5 uid, $6 gid, $7 length, $8 mtime, $9
+ * ctime, $10 parent; of the parent: $11 flags, $12 mode, $13 uid, $14 parent
  *
- * v: the file, locked, in its latest version; d: the edge that is gone.
+ * v: the locked file, in its latest version; d: the removed edge.
  */
 #define REMOVE_KNOWN(more)                                                                         \
 	"WITH v AS (SELECT n.inode FROM {node} n WHERE n.inode=$3 AND n.flags=$4 AND n.uid=$5 "    \
@@ -24,9 +24,9 @@
 	" FOR UPDATE),"
 
 /*
- * $1 parent, $2 name, $3 uid of the caller, $4 us, $5 ns below, $6 the inode expected
+ * $1 parent, $2 name, $3 uid of the caller, $4 us, $5 ns below, $6 the expected inode
  *
- * p: the directory; v: the victim, locked, in its latest version; d: the edge that is gone.
+ * p: the directory; v: the locked victim, in its latest version; d: the removed edge.
  */
 #define REMOVE(victim)                                                                             \
 	"WITH p AS (SELECT n.* FROM {node} n WHERE n.inode=$1),"                                   \
@@ -58,8 +58,8 @@
 #define RESULT(data) " SELECT {NODE},n.inode,(SELECT count(*) FROM d)," data ",{PARENT} FROM p,v n"
 
 /*
- * A file without length may have chunks all the same. A file whose length or times have changed
- * since the statement began may have chunks that the statement's snapshot lacks.
+ * A file of length 0 may have chunks. A file whose length or times have changed since the statement
+ * began may have chunks that the snapshot of the statement lacks.
  */
 static const char unlink_text[] = REMOVE(ONE_NAME) DELETE_EDGE
 	"dn AS " DELETE_OF("node") ",dx AS " DELETE_OF("xattr") ",ds AS " DELETE_OF(
@@ -77,13 +77,11 @@ static const char rmdir_text[] = REMOVE(EMPTY) DELETE_EDGE
 static const char rmdir_trash_text[] = REMOVE(EMPTY " AND n.flags&32=0") MOVE_EDGE
 	",ds AS " DELETE_OF("dir_stats") ",dq AS " DELETE_OF("dir_quota") FEWER_DIRS RESULT("0");
 
-/*
- * Runs first, so that the snapshot of the next statement contains every name made before the lock.
- */
+/* Runs before rmdir, whose snapshot then contains every name that was created before the lock. */
 static const char lock_dir_text[] = "SELECT 1 FROM {edge} e JOIN {node} n ON n.inode=e.inode "
 				    "WHERE e.parent=$1 AND e.name=$2 AND e.type=2 FOR UPDATE OF n";
 
-/* $15 seconds. A file without length but with chunks takes the other statement. */
+/* $15 seconds. A file of length 0 with chunks takes the other statement. */
 static const char unlink_known_text[] =
 	REMOVE_KNOWN(" AND ($7>0 OR NOT EXISTS (SELECT 1 FROM {chunk} c WHERE c.inode=$3))")
 		DELETE_EDGE
@@ -101,11 +99,11 @@ enum { INO = SQL_NODE_COLUMNS, GONE, HAS_DATA, PARENT };
 struct remove {
 	const struct cfs_engine_remove *req;
 	bool dir;
-	struct cfs_entry victim; /* as this mount knew it; may be outdated */
+	struct cfs_entry victim; /* from the cache or a lookup; may be outdated */
 	struct cfs_removed ret;
 };
 
-/* Sends the statement, for a directory behind its lock. */
+/* Sends the statement; for a directory, its lock goes before. */
 static int send_remove(struct sql_conn *c, const struct cfs_ctx *ctx, const struct remove *a,
 		       int *ret_id)
 {
@@ -165,7 +163,7 @@ static void read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct r
 
 /* ---- the optimistic path ---- */
 
-/* True when the directory is cached and the case allows the optimistic path. */
+/* True when the directory is cached, and the optimistic path is possible. */
 static bool is_simple(struct sql_db *db, const struct cfs_ctx *ctx, struct remove *a)
 {
 	const struct cfs_engine_remove *req = a->req;
@@ -216,7 +214,7 @@ static int remove_known(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 		params[COMMON] = (struct sql_param)SQL_I(ctx->now.tv_sec);
 	r = req->trash ? pg_execute(c, id, unlink_trash_known_text, params, CFS_ARRAY_SIZE(params))
 		       : pg_execute(c, id, unlink_known_text, params, COMMON + 1);
-	/* The name in the trash is taken. */
+	/* The trash has this name already. */
 	if (r == -EEXIST)
 		return PG_UNUSUAL;
 	if (r < 0)
@@ -237,7 +235,7 @@ static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	struct remove *a = arg;
 	int id, r = send_remove(c, ctx, a, &id);
 
-	/* The name in the trash is taken. */
+	/* The trash has this name already. */
 	if (r == -EEXIST)
 		return PG_UNUSUAL;
 	if (r < 0)
@@ -251,8 +249,8 @@ static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 }
 
 /*
- * Fills the victim, from the cache if it can: after a lost answer nothing else tells what was
- * removed. PG_UNUSUAL: there is none, or it is open here and stays.
+ * Finds the victim, in the cache if possible. After a lost answer, only the victim tells which
+ * inode was removed. PG_UNUSUAL: there is none, or this client has it open, so that it stays.
  */
 static int find_victim(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove *a)
 {
@@ -276,10 +274,7 @@ static int find_victim(struct cfs_engine *e, const struct cfs_ctx *ctx, struct r
 	return !a->dir && !req->trash && cfs_host_is_open(e->host, v->ino) ? PG_UNUSUAL : 0;
 }
 
-/*
- * After a lost answer. 1: the victim was removed; 0: it was not. A victim that is gone counts as
- * removed by the statement.
- */
+/* After a lost answer. 1: the statement has removed the victim, or it is missing; 0: it has not. */
 static int was_removed(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove *a)
 {
 	struct cfs_attr there;
@@ -317,7 +312,7 @@ static int remove_again(struct cfs_engine *e, const struct cfs_ctx *ctx, struct 
 			   : sql_op_unlink(e, ctx, req, ret, ret_usage);
 		if (r != -ENOENT)
 			return r;
-		/* The server was still executing the statement. */
+		/* The statement with the lost answer may have been executed meanwhile. */
 		r = was_removed(e, ctx, a);
 		if (!r)
 			return -ENOENT;
@@ -363,7 +358,7 @@ static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op
 	const struct cfs_engine_remove *req = a->req;
 	int r = PG_UNUSUAL;
 
-	if (pg_is_judged(ctx) && !cfs_ino_is_trash(req->parent) && !cfs_host_changelog(e->host))
+	if (pg_is_authorized(ctx) && !cfs_ino_is_trash(req->parent) && !cfs_host_changelog(e->host))
 		r = in_one_statement(e, ctx, op, a, ret, ret_usage);
 	if (r != PG_UNUSUAL)
 		return r;

@@ -2,12 +2,12 @@
 /*
  * Shared by the files of the PostgreSQL engine.
  *
- * A connection is always in libpq's pipeline mode. Statements are queued (pg_queue) and go out
- * together with the one whose result is needed (pg_exchange): that is one round trip. BEGIN is sent
- * with the first statement of a transaction, COMMIT with the last.
+ * A connection is always in libpq's pipeline mode. pg_queue queues a statement; pg_exchange sends
+ * the queue and reads the results, in one round trip. BEGIN goes with the first statement of a
+ * transaction, COMMIT with the last.
  *
- * A prepared statement is named by the hash of its text, so that mounts which share server
- * connections behind a pooler can never run each other's statements.
+ * The name of a prepared statement contains a hash of its text: behind a pooler, mounts share
+ * server connections, and must not execute each other's statements.
  */
 #ifndef CFS_META_PG_INTERNAL_H
 #define CFS_META_PG_INTERNAL_H
@@ -19,10 +19,10 @@
 #include "meta/engine/optimistic.h"
 #include "meta/sql/sql-internal.h"
 
-#define PG_MAX_PARAMS CFS_HEADS_MAX /* the longest statement's */
-#define PG_QUEUE_MAX  1100	    /* a batch of rows that are loaded is one exchange */
+#define PG_MAX_PARAMS CFS_HEADS_MAX /* of the longest statement */
+#define PG_QUEUE_MAX  1100	    /* rows of put_rows (CFS_PUT_ROWS) are one exchange */
 
-/* Statements besides those of statements.h. */
+/* Statements that statements.h does not have. */
 enum pg_stmt_id {
 	PG_BEGIN = SQL_STMT_COUNT,
 	PG_COMMIT,
@@ -31,7 +31,7 @@ enum pg_stmt_id {
 	PG_STATUS,
 	PG_HAS_INDEX,
 	PG_COLUMNS,
-	PG_OWN_FIRST, /* of the operations in one statement (ops.c) */
+	PG_OWN_FIRST, /* operations in one statement (ops-*.c) */
 	PG_CREATE = PG_OWN_FIRST,
 	PG_CREATE_KNOWN,
 	PG_CREATE_DIR,
@@ -59,15 +59,15 @@ struct pg_stmt {
 	const char *values[PG_MAX_PARAMS];
 	int lengths[PG_MAX_PARAMS], formats[PG_MAX_PARAMS];
 	uint64_t ints[PG_MAX_PARAMS]; /* big endian, where values[] points */
-	bool asked;		      /* queued, and its result not read yet */
+	bool asked;		      /* queued, and the result is not read yet */
 	PGresult *result;
 	int row;
 };
 
 /* The entries of the queue, in the order of their results. */
 struct pg_queued {
-	int id; /* enum sql_stmt_id or pg_stmt_id, -1: Parse */
-	bool keep;
+	int id;	   /* enum sql_stmt_id or pg_stmt_id; -1: a Parse message */
+	bool keep; /* the result goes to pg_stmt.result */
 };
 
 struct pg_conn {
@@ -78,7 +78,7 @@ struct pg_conn {
 	unsigned n_queued;
 	bool in_txn;	/* BEGIN was queued */
 	bool wants_txn; /* BEGIN goes with the next statement */
-	uint64_t xid;	/* of the transaction, once it is known */
+	uint64_t xid;	/* the transaction's id, 0 until it is known */
 	int64_t insert_id;
 };
 
@@ -86,8 +86,8 @@ struct pg_db {
 	struct sql_db sql;	   /* first */
 	char **keywords, **values; /* for PQconnectdbParams, NULL at the end */
 	size_t n_values;
-	size_t timeout_at;   /* connect_timeout: depends on the number of addresses */
-	char *schema;	     /* NULL: the server's default; else part of sql.prefix */
+	size_t timeout_at; /* index of connect_timeout, which depends on the number of addresses */
+	char *schema;	   /* NULL: the server's default; else part of sql.prefix */
 	atomic_bool unnamed; /* a pooler forgets named statements */
 	struct cfs_optimistic optimistic;
 };
@@ -119,7 +119,7 @@ void pg_free_stmt(struct pg_stmt *st);
 int pg_queue(struct pg_conn *s, int id, bool keep);
 /* Sends the queue and reads all results. Returns the first error, in the order of statements. */
 int pg_exchange(struct pg_conn *s);
-/* Runs a text with its braces expanded, without parameters; drops the result. */
+/* Runs a text without parameters, whose words in braces are expanded; drops the result. */
 int pg_run(struct pg_conn *s, const char *text);
 void pg_bind_int(struct pg_stmt *st, int n, int64_t v);
 void pg_bind_bytes(struct pg_stmt *st, int n, const void *v, size_t len, bool text);
@@ -129,7 +129,7 @@ int64_t pg_int(const PGresult *result, int row, int col);
 int pg_begin(struct sql_conn *c);
 int pg_commit(struct sql_conn *c);
 int pg_rollback(struct sql_conn *c);
-/* 1: committed, 0: not, -EAGAIN: it has not ended. */
+/* 1: committed, 0: not committed, -EAGAIN: still running. */
 int pg_resolve(struct sql_conn *c, uint64_t txn);
 
 /* ---- schema.c ---- */
@@ -145,24 +145,24 @@ extern const struct sql_dialect pg_dialect;
 /*
  * ---- ops-*.c: operations in one statement ----
  *
- * Each statement checks and changes. In an unusual case it changes nothing, and the transaction of
- * meta/sql does the work. It runs in its own transaction, so nothing has happened when queueing
- * fails. When the answer is lost, the outcome is PG_UNKNOWN.
+ * Each statement checks and changes in its own transaction. In an unusual case it changes nothing
+ * (PG_UNUSUAL), and the generic transaction of meta/sql runs. When the answer is lost, the outcome
+ * is unknown (PG_UNKNOWN).
  */
 #define PG_UNKNOWN -EINPROGRESS
 #define PG_UNUSUAL -EDOM
 
 /* Inodes from this number on are in the trash. */
 #define PG_TRASH "9223372032828243968"
-/* Condition: the flags and the place of directory `p` allow names to be created or removed. */
+/* Condition: names may be created or removed in directory `p`, by its flags and its parent. */
 #define PG_DIR_OPEN(flags) "p.type=2 AND p.flags&" flags "=0 AND COALESCE(p.parent,0)<" PG_TRASH
 
 /* Prepares a statement whose text has braces, and binds its parameters $1.. */
 int pg_open_stmt(struct sql_conn *c, int id, const char *text, const struct sql_param *params,
 		 size_t n);
 /*
- * The same, then sends the queue and the statement, whose rows are read with sql_int and its
- * neighbours. 0, or PG_UNKNOWN.
+ * The same, then sends the queue and the statement. sql_int() and sql_node_columns() read the first
+ * row. PG_UNKNOWN: the answer was lost.
  */
 int pg_execute(struct sql_conn *c, int id, const char *text, const struct sql_param *params,
 	       size_t n);
@@ -172,14 +172,14 @@ static inline const PGresult *pg_result(struct sql_conn *c, int id)
 }
 /* Frees the result. */
 void pg_close_stmt(struct sql_conn *c, int id);
-/* True when a statement without rows has changed any. */
+/* True when a statement without result rows has changed a row. */
 bool pg_has_changed(struct sql_conn *c, int id);
 void pg_bind_null(struct pg_stmt *st, int n);
 /*
- * True for the superuser, or when the kernel has checked permissions: other callers need groups and
- * rules.
+ * True when a statement need not check permissions: for the superuser, and when the kernel has
+ * checked them.
  */
-static inline bool pg_is_judged(const struct cfs_ctx *ctx)
+static inline bool pg_is_authorized(const struct cfs_ctx *ctx)
 {
 	return !ctx->check || ctx->uid == 0;
 }

@@ -70,7 +70,7 @@ int pg_each_column(struct sql_conn *c, sql_column_fn see, void *arg)
 	return r;
 }
 
-/* ---- making ---- */
+/* ---- creating ---- */
 
 void pg_put_type(FILE *f, const struct sql_column *col)
 {
@@ -91,7 +91,7 @@ int pg_run_ddl(struct sql_conn *c, const char *text)
 	return pg_run(pg_conn(c), text);
 }
 
-/* Serialises the schema changes of mounts that start at once. */
+/* Serialises the schema changes of mounts that start at the same time. */
 int pg_begin_ddl(struct sql_conn *c)
 {
 	return pg_run(pg_conn(c), "SELECT pg_advisory_xact_lock(hashtext('cachefs schema'))");

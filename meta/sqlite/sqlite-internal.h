@@ -8,9 +8,9 @@
 #include "meta/sql/sql-internal.h"
 
 /*
- * The checkpointer moves most of the write-ahead log into the database on a thread and connection
- * of its own; the lock protects stop and the wait for work. The phases form a cycle: the write
- * connection leaves IDLE and BULK_MOVED, the thread leaves WANTED.
+ * The checkpointer is a thread with its own connection, which moves most of the write-ahead log
+ * into the database. The lock protects `stop` and the wait for work. The phases form a cycle: the
+ * write connection ends IDLE and BULK_MOVED, the thread ends WANTED.
  */
 enum sqlite_checkpoint {
 	SQLITE_CHECKPOINT_IDLE,
@@ -20,7 +20,7 @@ enum sqlite_checkpoint {
 
 struct sqlite_checkpointer {
 	atomic_int phase; /* enum sqlite_checkpoint */
-	int next_frames;  /* log length that asks for the next run; under the write lock */
+	int next_frames;  /* log length at which the next run starts; under the write lock */
 	pthread_mutex_t lock;
 	pthread_cond_t wake, moved;
 	pthread_t thread;
@@ -31,7 +31,7 @@ struct sqlite_db {
 	struct sql_db sql; /* first */
 	char *path;
 	atomic_bool immutable;	     /* read-only, and the log cannot be opened */
-	_Atomic uint64_t synced_log; /* inode of the log whose directory entry is durable */
+	_Atomic uint64_t synced_log; /* inode number of the log whose directory entry is durable */
 	struct sqlite_checkpointer checkpointer;
 };
 
@@ -52,9 +52,9 @@ void sql_sqlite_close(struct cfs_engine *e);
 int sqlite_error(sqlite3 *handle, int rc, const char *statement);
 /* vfs: NULL or SQLITE_WRITER_VFS. */
 int sqlite_open_handle(struct sqlite_db *db, int flags, const char *vfs, sqlite3 **ret);
-/* Reads the first page, to detect a file that is no database or is locked. */
+/* Reads the first page: detects a file that is not a database, or is locked. */
 int sqlite_probe(sqlite3 *handle);
-/* printf with sqlite3_mprintf's %w and %q; runs without parameters and result. */
+/* Runs a statement without parameters and result, formatted by sqlite3_mprintf (%w, %q). */
 __attribute__((format(printf, 2, 3))) int sqlite_run(sqlite3 *handle, const char *fmt, ...);
 
 /* sqlite-vfs.c: for the write connection */
@@ -64,7 +64,7 @@ void sqlite_vfs_register(void);
 /* sqlite-log.c */
 void sqlite_checkpointer_init(struct sqlite_db *db);
 void sqlite_checkpointer_stop(struct sqlite_db *db);
-/* Has the write connection report the length of its log. */
+/* Makes the write connection report the length of its log to the checkpointer. */
 void sqlite_checkpointer_watch(struct sqlite_db *db, sqlite3 *handle);
 int sqlite_sync(struct sql_db *db, const struct cfs_ctx *ctx);
 

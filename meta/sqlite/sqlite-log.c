@@ -12,10 +12,10 @@
 #include "base/thread.h"
 #include "meta/sqlite/sqlite-internal.h"
 
-/* Pages in the log that start a checkpoint; look-ups in a longer log cost more. */
+/* A log of so many pages starts a checkpoint: lookups in a longer log cost more. */
 #define CHECKPOINT_FRAMES 4000
 #define BULK_PASSES	  2
-/* A log this long makes writers wait for the checkpoint: it must not outgrow the disk. */
+/* With a longer log, writers wait for the checkpoint, so that the log does not fill the disk. */
 #define MAX_FRAMES  32000
 #define MAX_WAIT_MS 1000
 
@@ -37,9 +37,9 @@ static int sync_directory(const char *path)
 }
 
 /*
- * Commits, also of other processes, are in the log, or in the database file that a checkpoint has
- * synced. The log is opened here with a descriptor of its own: unlike the database file it carries
- * no locks that closing would drop.
+ * Syncs the log. It contains the commits of all processes, except those that a checkpoint has moved
+ * into the database file and synced. The log has no POSIX locks, so closing another descriptor of
+ * it drops none.
  */
 int sqlite_sync(struct sql_db *sql, const struct cfs_ctx *ctx)
 {
@@ -72,7 +72,7 @@ int sqlite_sync(struct sql_db *sql, const struct cfs_ctx *ctx)
 static void report(sqlite3 *handle, int rc)
 {
 	/*
-	 * A reader or checkpoint of another connection blocks this one: the next checkpoint will
+	 * Busy: a reader or a checkpoint of another connection is running; the next one may
 	 * succeed.
 	 */
 	if ((rc & 0xff) != SQLITE_BUSY && (rc & 0xff) != SQLITE_LOCKED)
@@ -84,7 +84,7 @@ static int checkpoint(sqlite3 *handle)
 	return sqlite3_wal_checkpoint_v2(handle, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
 }
 
-/* Syncs first, so that the short rest of a checkpoint has little to sync. */
+/* Syncs the database file, so that the last part of the checkpoint has little to sync. */
 static void sync_database(sqlite3 *handle)
 {
 	sqlite3_file *file = NULL;
@@ -94,7 +94,7 @@ static void sync_database(sqlite3 *handle)
 		file->pMethods->xSync(file, SQLITE_SYNC_NORMAL);
 }
 
-/* A connection finds the log only after it has read the database once. */
+/* A connection opens the log only when it reads the database. */
 static int open_own_handle(struct sqlite_db *db, sqlite3 **ret)
 {
 	int rc = sqlite_open_handle(db, SQLITE_OPEN_READWRITE, NULL, ret);
@@ -177,9 +177,9 @@ static void wake(struct sqlite_db *db)
 }
 
 /*
- * Runs on the write connection after each commit; frames is the length of the log. The short rest
- * is moved here, where no other connection can write meanwhile. The log can then restart from its
- * beginning instead of growing as long as there are writes.
+ * Runs on the write connection after each commit; frames: the length of the log. After the
+ * checkpointer has moved most of the log, the rest is moved here, where no other connection can
+ * write. So the whole log is moved, and the next writer restarts it from the beginning.
  */
 static int committed(void *arg, sqlite3 *handle, const char *name, int frames)
 {

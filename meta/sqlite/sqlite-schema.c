@@ -17,7 +17,7 @@ void sqlite_put_type(FILE *f, const struct sql_column *col)
 	fputs(types[col->kind], f);
 }
 
-/* Only a PRIMARY KEY at the column itself makes it the rowid. */
+/* Only PRIMARY KEY in the definition of the column makes the column the rowid. */
 const char *sqlite_only_key(const struct sql_column *col)
 {
 	return col->auto_id ? "PRIMARY KEY AUTOINCREMENT" : "PRIMARY KEY";
@@ -30,10 +30,7 @@ int sqlite_has_column(struct sql_conn *c, const char *table, const char *column)
 
 	snprintf(name, sizeof(name), "%s%s", c->db->prefix, table);
 	for (i = 0; i < 2 && rc; i++) {
-		/*
-		 * Only executing a statement detects tables that another connection has made
-		 * meanwhile.
-		 */
+		/* Executing a statement detects tables that another connection has created. */
 		if (i && sqlite_run(handle(c), "SELECT 1 FROM sqlite_master LIMIT 1"))
 			break;
 		rc = sqlite3_table_column_metadata(handle(c), NULL, name, column, NULL, NULL, NULL,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SQLite's file layer, with the write-ahead log of the write connection buffered: SQLite writes a
- * frame's 24-byte header and its page with two system calls, and a transaction has half a dozen
- * frames. Here a transaction is one write.
+ * A layer over SQLite's unix file layer that buffers the write-ahead log of the write connection.
+ * SQLite writes the 24-byte header and the page of a frame with two system calls, and a transaction
+ * has about six frames. This layer writes a transaction with one system call.
  *
- * No frame that another connection may read stays in the buffer: the page of a commit frame (the
- * one whose header says how large the database is:
- * https://www.sqlite.org/fileformat2.html#walformat) is written through before SQLite publishes the
- * transaction in the shared index.
+ * The buffer never holds a frame that another connection may read. The last frame of a transaction
+ * is the commit frame, whose header contains the size of the database
+ * (https://www.sqlite.org/fileformat2.html#walformat). Its page is written through, before SQLite
+ * publishes the transaction in the shared index.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,10 +22,10 @@
 struct log_file {
 	sqlite3_file base; /* first */
 	uint8_t *buf;
-	sqlite3_int64 start; /* in the file, of the buffer */
+	sqlite3_int64 start; /* offset of the buffer in the file */
 	int len;
-	bool commit; /* the last frame header is that of a commit */
-		     /* The unix layer's file follows. */
+	bool commit; /* the last header is that of a commit frame */
+		     /* The file of the unix layer follows. */
 };
 
 static sqlite3_vfs *unix_vfs;
@@ -68,10 +68,7 @@ static int log_read(sqlite3_file *f, void *buf, int len, sqlite3_int64 off)
 	return rc ? rc : below(f)->pMethods->xRead(below(f), buf, len, off);
 }
 
-/*
- * Only a write that continues the last one is buffered; SQLite also seeks back to correct
- * checksums.
- */
+/* Buffers only a write that continues the last one: SQLite also rewrites earlier checksums. */
 static int log_write(sqlite3_file *f, const void *data, int len, sqlite3_int64 off)
 {
 	struct log_file *l = log_of(f);

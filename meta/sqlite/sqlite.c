@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The SQLite dialect: one write connection, several read connections, write-ahead log. SQLite never
- * waits by itself (no busy handler): a busy database is -EAGAIN, and the runner retries until the
- * deadline.
+ * The SQLite dialect: one write connection, several read connections, write-ahead log. There is no
+ * busy handler: a busy database is -EAGAIN, and the runner retries until the deadline.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,15 +13,14 @@
 #include "base/log.h"
 #include "meta/sqlite/sqlite-internal.h"
 
-/* KiB of page cache; mapped pages do not count. */
+/* Page cache; mapped pages do not count. */
 #define WRITER_CACHE_KIB 1024
 #define READER_CACHE_KIB 512
 #define MMAP_BYTES	 (256 << 20)
 
 /*
- * Page size of a fresh database. A create changes six pages, and whole pages go to the log, so
- * small ones are cheap; the longest name must still fit into an index page without an overflow
- * page.
+ * Page size of a new database. Small pages are cheap: a create changes six pages, and the log
+ * contains whole pages. An index page must hold the longest name without an overflow page.
  */
 #define PAGE_BYTES "2048"
 
@@ -41,7 +39,7 @@ int sqlite_error(sqlite3 *handle, int rc, const char *statement)
 		return 0;
 	case SQLITE_BUSY:
 	case SQLITE_LOCKED:
-	case SQLITE_PROTOCOL: /* the log's locks were contended for too long */
+	case SQLITE_PROTOCOL: /* too much contention for the locks of the log */
 		return -EAGAIN;
 	case SQLITE_CONSTRAINT:
 		if (rc == SQLITE_CONSTRAINT_UNIQUE || rc == SQLITE_CONSTRAINT_PRIMARYKEY ||
@@ -94,7 +92,7 @@ static void configure(void)
 	sqlite_vfs_register();
 }
 
-/* "file:" URI with everything escaped that is special there. */
+/* A "file:" URI, with special characters escaped. */
 static char *immutable_uri(const char *path)
 {
 	char *uri = malloc(3 * strlen(path) + sizeof("file:?immutable=1")), *p = uri;
@@ -143,7 +141,7 @@ static int tune(sqlite3 *handle, bool writer)
 			  writer ? WRITER_CACHE_KIB : READER_CACHE_KIB, MMAP_BYTES);
 }
 
-/* 1 when the database now keeps a write-ahead log. */
+/* *arg: whether the database has a write-ahead log. */
 static int is_wal(void *arg, int n, char **values, char **columns)
 {
 	*(bool *)arg = n == 1 && values[0] && !strcmp(values[0], "wal");
@@ -167,7 +165,10 @@ static int use_log(struct sqlite_db *db, sqlite3 *handle, char err[256])
 	return 0;
 }
 
-/* Read-only without permission to make the log's side files, or with a log that needs recovery. */
+/*
+ * True when a read-only mount cannot open the log: it may not create the log's files, or the log
+ * needs recovery.
+ */
 static bool needs_immutable(const struct sqlite_db *db, int rc)
 {
 	return db->sql.read_only && !atomic_load(&db->immutable) &&
@@ -205,8 +206,9 @@ static void sqlite_disconnect(struct sql_conn *c)
 }
 
 /*
- * Replication goes on in the log where it was (src/replica), also of commands without a mount: no
- * connection moves the log into the database when it closes. The record is that of src/cmd/access.
+ * For a replicated volume (src/replica): a connection that closes must not move the log into the
+ * database, because replication continues from its position in the log. This includes commands
+ * without a mount. src/cmd/access writes the record.
  */
 static void keep_log(struct sqlite_db *db, sqlite3 *handle)
 {
@@ -215,7 +217,7 @@ static void keep_log(struct sqlite_db *db, sqlite3 *handle)
 				     CFS_REPLICATION_RECORD);
 	sqlite3_stmt *stmt = NULL;
 
-	/* A volume without such records has no such table. */
+	/* The statement fails when the volume has no records, and so no table. */
 	if (text && !sqlite3_prepare_v2(handle, text, -1, &stmt, NULL) &&
 	    sqlite3_step(stmt) == SQLITE_ROW)
 		sqlite3_db_config(handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
@@ -262,7 +264,7 @@ static int sqlite_connect(struct sql_db *sql, bool writer, struct sql_conn **ret
 	return 0;
 }
 
-/* The side files get the mode of the database. */
+/* SQLite gives the log the mode of the database file. */
 static int sqlite_create_database(struct sql_db *sql)
 {
 	struct sqlite_db *db = (struct sqlite_db *)sql;
@@ -302,7 +304,7 @@ static int sqlite_commit(struct sql_conn *c)
 
 static int sqlite_rollback(struct sql_conn *c)
 {
-	/* Some errors have rolled back already. */
+	/* After some errors SQLite has rolled back already. */
 	if (sqlite3_get_autocommit(conn(c)->handle))
 		return 0;
 	return control(c, &conn(c)->rollback, "ROLLBACK");
@@ -327,7 +329,7 @@ static int sqlite_bind_int(struct sql_conn *c, enum sql_stmt_id id, int n, int64
 	return bound(c, id, sqlite3_bind_int64(conn(c)->stmt[id], n, v));
 }
 
-/* The bytes stay the caller's: a statement is over before the operation returns. */
+/* The bytes are not copied: the caller keeps them until the statement has ended. */
 static int sqlite_bind_bytes(struct sql_conn *c, enum sql_stmt_id id, int n, const void *v,
 			     size_t len, bool text)
 {
@@ -376,7 +378,7 @@ static int64_t sqlite_col_int(struct sql_conn *c, enum sql_stmt_id id, int col)
 	return sqlite3_column_int64(conn(c)->stmt[id], col);
 }
 
-/* TEXT values come as their bytes too: "slices || ?" yields TEXT (volume-format section 3). */
+/* Also returns the bytes of TEXT values, which "slices || ?" makes (volume-format section 3). */
 static const void *sqlite_col_bytes(struct sql_conn *c, enum sql_stmt_id id, int col,
 				    size_t *ret_len)
 {
@@ -419,7 +421,7 @@ const struct sql_dialect sql_sqlite = {
 
 /* ---- the engine ---- */
 
-/* A database that format is about to make need not exist. */
+/* 1: the file does not exist, and format will create it. */
 static int check_exists(const struct sqlite_db *db, const struct cfs_meta_conf *conf, char err[256])
 {
 	struct stat st;

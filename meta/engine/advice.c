@@ -5,7 +5,7 @@
 
 #include "meta/engine/engine.h"
 
-/* Larger skew is a problem: session expiry compares heartbeat times, which are seconds apart. */
+/* More skew is a problem: session expiry compares heartbeat times, which are seconds apart. */
 #define SKEW_MAX_MS 2000
 
 void cfs_advise(cfs_advice_fn fn, void *arg, enum cfs_advice level, const char *what,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of a changelog entry that every engine writes alike (volume-format section 14). */
+/* The parts of a changelog entry that are the same on every engine (volume-format section 14). */
 #ifndef CFS_META_CHANGELOG_H
 #define CFS_META_CHANGELOG_H
 
@@ -8,7 +8,7 @@
 
 #include "meta/engine/engine.h"
 
-/* name escaped for a changelog line; buf of at least 3 * len + 1. */
+/* Escapes a name for a changelog line; buf has at least 3 * len + 1 bytes. Returns buf. */
 const char *cfs_changelog_name(const char *name, size_t len, char *buf);
 /* The set mask of a setattr, in JuiceFS's bits. */
 unsigned cfs_changelog_set_bits(uint32_t set);

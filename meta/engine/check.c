@@ -19,10 +19,7 @@ void cfs_check_names(struct cfs_check *c, unsigned repair, cfs_ino_t ino, uint32
 	c->parent = is_dir || c->names == 1 ? parent : 0;
 	if (ino == CFS_ROOT_INO)
 		c->parent = CFS_ROOT_INO;
-	/*
-	 * Hour directories and the directories moved into them do not count in link counts of the
-	 * trash.
-	 */
+	/* In the trash, link counts do not depend on entries. */
 	if (c->nlink != attr->nlink && !cfs_ino_is_trash(ino))
 		cfs_check_note(c, repair, CFS_DAMAGE_NLINK);
 	if (c->parent != attr->parent && ino != CFS_TRASH_INO && (is_dir || attr->parent != 0))

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A metadata engine: a table of whole operations. Each engine implements an operation in its
- * cheapest way, as one atomic step. It retries conflicts itself (busy, deadlock, lost connection
- * where the outcome is known) until ctx->deadline; then it returns -ETIMEDOUT.
+ * A metadata engine: a table of whole operations. Each operation is one atomic step. The engine
+ * retries conflicts (busy, deadlock, lost connection with a known outcome) until ctx->deadline, and
+ * then returns -ETIMEDOUT.
  *
- * The core has done before the call: names checked, "." and ".." answered, special and trash names
- * refused, read-only mounts refused, ids allocated, quotas judged from memory. The engine checks
- * inside its transaction, with the functions of rules.h: existence, type, emptiness, inode flags,
- * sticky bit and (ctx->check) permissions, because they need rows it reads anyway.
+ * Before the call, the core has checked names, resolved "." and "..", refused special names, trash
+ * names and changes of read-only mounts, allocated ids, and checked quotas in memory. The engine
+ * checks inside its transaction, with the functions of rules.h: existence, type, emptiness, inode
+ * flags, sticky bit and (ctx->check) permissions. These need rows that it reads anyway.
  *
- * Usage: every change of space and inodes is described in a struct cfs_usage. An engine with
- * `inline_usage` also writes it (counters, dir_stats) in the same transaction; for others the core
- * batches it. Directory, user and group quota usage is always batched by the core.
+ * Usage: a struct cfs_usage describes every change of space and inodes. An engine with
+ * `inline_usage` also writes it (counters, dir_stats) in the same transaction; for other engines
+ * the core writes it in batches. The core always writes the usage of directory, user and group
+ * quotas in batches.
  *
  * Outputs are written only on success unless a member says otherwise.
  */
@@ -26,13 +27,16 @@
 
 struct cfs_engine;
 
-/* The usage that an operation changed. dirs[]: direct children of a directory only (dir_stats). */
+/*
+ * The changes of usage by an operation. dirs[]: counts the direct entries of a directory
+ * (dir_stats).
+ */
 struct cfs_usage {
 	int64_t space, inodes; /* of the volume */
 	struct cfs_usage_dir {
 		cfs_ino_t dir;
 		int64_t length, space, inodes;
-	} dirs[8]; /* further names of one file are left to the repair of dir_stats */
+	} dirs[8]; /* of a file with more names, fsck repairs the statistics */
 	unsigned n_dirs;
 	/*
 	 * Usage of the inode's owner. A chown reports the previous owner and the inode's whole
@@ -53,7 +57,7 @@ struct cfs_engine_conf {
 	struct cfs_engine_host *host; /* outlives the engine */
 };
 
-/* A request of remove operations; trash is 0 for immediate deletion. */
+/* A request of unlink and rmdir; trash is 0 for immediate deletion. */
 struct cfs_engine_remove {
 	cfs_ino_t parent;
 	const char *name;
@@ -78,13 +82,11 @@ struct cfs_acl {
 	struct cfs_acl_entry *users, *groups; /* owned */
 };
 
-/*
- * The time of the last change of names in a directory, and the ctime up to which its record may be
- * overwritten.
- */
+/* A change of the times of a directory: see touch_dirs. */
 struct cfs_dir_time {
 	cfs_ino_t dir;
-	struct timespec time, until; /* until >= time */
+	struct timespec time;  /* of the last change of its names */
+	struct timespec until; /* the largest ctime that may be overwritten; >= time */
 };
 
 struct cfs_dead_slice {
@@ -92,12 +94,12 @@ struct cfs_dead_slice {
 	uint32_t size;
 };
 
-/* The position of a scan, in the engine's own numbers. */
+/* The position of a scan, in numbers of the engine. */
 struct cfs_scan_pos {
 	uint64_t a, b, c, d;
 };
 
-/* One edge of an inode; name is valid during the callback. */
+/* Gets one name of an inode; name is valid during the callback. */
 typedef int (*cfs_engine_parent_fn)(void *arg, cfs_ino_t parent, const char *name, size_t len);
 typedef int (*cfs_engine_slice_fn)(void *arg, uint64_t id, uint32_t size);
 typedef int (*cfs_engine_delfile_fn)(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_s);
@@ -108,7 +110,7 @@ typedef int (*cfs_engine_quota_fn)(void *arg, const struct cfs_quota *q);
 #define CFS_CTX const struct cfs_ctx *ctx
 #define CFS_ENG struct cfs_engine *e
 
-/* Of an inode with a name and of one without. */
+/* For an inode with a name, and for one without. */
 typedef int cfs_engine_mknod_fn(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_t ino,
 				struct cfs_entry *ret, struct cfs_usage *ret_usage);
 typedef int cfs_engine_link_fn(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_ino_t parent, const char *name,
@@ -123,7 +125,7 @@ struct cfs_engine_ops {
 	void (*close)(CFS_ENG);
 	/*
 	 * Creates schema, counters, root and (trash) the trash directory in an empty database.
-	 * -EEXIST: it holds a volume.
+	 * -EEXIST: the database contains a volume.
 	 */
 	int (*create)(CFS_ENG, CFS_CTX, const char *setting, bool trash);
 	/*
@@ -131,38 +133,39 @@ struct cfs_engine_ops {
 	 * session.
 	 */
 	int (*upgrade)(CFS_ENG, CFS_CTX);
-	/* *ret is malloc'ed text. -ENODATA: no volume here. */
+	/* *ret is malloc'ed text. -ENODATA: there is no volume. */
 	int (*get_setting)(CFS_ENG, CFS_CTX, char **ret);
 	int (*put_setting)(CFS_ENG, CFS_CTX, const char *setting);
 	/* Makes acknowledged changes durable. NULL: the server's settings decide. */
 	int (*sync)(CFS_ENG, CFS_CTX);
 	/*
-	 * For deletion, which is not urgent: when this returns 0, the changes acknowledged so far,
-	 * to any client, survive a crash of the server's host. NULL: sync does that.
+	 * Called before objects are deleted, and may be slow. When it returns 0, all changes that
+	 * the server has acknowledged to any client survive a crash of its host. NULL: sync does
+	 * that.
 	 */
 	int (*settle)(CFS_ENG, CFS_CTX);
-	/* Removes everything of the volume. */
+	/* Removes all data of the volume. */
 	int (*destroy)(CFS_ENG, CFS_CTX);
 
-	/* -- counters: names of volume-format section 3, SQL meaning -- */
-	/* Adds n atomically; *ret_old is the value before (the first id of a batch). */
+	/* -- counters: names and meaning of volume-format section 3 (SQL) -- */
+	/* Adds n atomically. *ret_old: the value before, which is the first of n allocated ids. */
 	int (*add_counter)(CFS_ENG, CFS_CTX, const char *name, int64_t n, int64_t *ret_old);
 	int (*get_counters)(CFS_ENG, CFS_CTX, int64_t *ret_used_space, int64_t *ret_inodes);
-	/* The server's wall clock; of an engine without a server this host's. */
+	/* The server's wall clock; without a server, the clock of this host. */
 	int (*clock)(CFS_ENG, CFS_CTX, int64_t *ret_s);
 	/*
-	 * 1 and the counter set to `now` when it was <= now - interval, or is so far ahead that
-	 * only a host with a wrong clock can have set it; else 0.
+	 * 1: the job is due, and the counter was set to `now`. It is due when the counter was <=
+	 * now - interval, or so far ahead that a host with a wrong clock has set it. 0: not due.
 	 */
 	int (*claim_job)(CFS_ENG, CFS_CTX, const char *name, int64_t now_s, int64_t interval_s);
 
 	/* -- sessions -- */
 	int (*new_session)(CFS_ENG, CFS_CTX, const char *info, int64_t expire_s, uint64_t *ret_sid);
-	/* Re-inserts a record that vanished. */
+	/* Updates the expiry; writes a missing record again. */
 	int (*refresh_session)(CFS_ENG, CFS_CTX, uint64_t sid, const char *info, int64_t expire_s);
-	/* Replaces info and expiry in the session's record. -ENOENT: there is none. */
+	/* Replaces info and expiry in the session's record. -ENOENT: there is no such session. */
 	int (*resume_session)(CFS_ENG, CFS_CTX, uint64_t sid, const char *info, int64_t expire_s);
-	/* Removes locks, finishes sustained inodes, then removes the record. */
+	/* Removes locks, ends sustained inodes, then removes the record. */
 	int (*clean_session)(CFS_ENG, CFS_CTX, uint64_t sid);
 	/* Sessions with expire < before_s (0: all), at most limit. */
 	int (*each_session)(CFS_ENG, CFS_CTX, int64_t before_s, size_t limit, cfs_session_fn fn,
@@ -174,21 +177,21 @@ struct cfs_engine_ops {
 	int (*getattr)(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct cfs_attr *ret);
 	int (*setattr)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t set, const struct cfs_attr *in,
 		       struct cfs_attr *ret, struct cfs_usage *ret_usage);
-	/* Stores atime only. */
+	/* Changes atime only. */
 	int (*touch_atime)(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct timespec atime);
 	int (*readlink)(CFS_ENG, CFS_CTX, cfs_ino_t ino, char buf[CFS_SYMLINK_MAX + 1]);
 	/*
-	 * Where a directory has a ctime <= until, and no mtime in (time, until]: mtime = time, and
-	 * ctime = time unless it is later. Microseconds are compared. Other directories are left
-	 * alone, as are removed ones. Never waits for the lock of one directory while holding
-	 * another's.
+	 * Changes each directory that has a ctime <= until and no mtime in (time, until]: mtime =
+	 * time, and ctime = time unless it is later. Compares microseconds. Other directories, and
+	 * removed ones, stay unchanged. Never waits for the lock of one directory while it holds
+	 * that of another.
 	 */
 	int (*touch_dirs)(CFS_ENG, CFS_CTX, const struct cfs_dir_time *v, size_t n);
 	/*
-	 * Names: a change of a directory's nlink also updates its times. Other changes of its names
-	 * leave its record alone (the core stores the times by touch_dirs).
+	 * Operations on names update the times of a directory only with its nlink. Otherwise they
+	 * do not write its record, and the core stores the times by touch_dirs.
 	 */
-	/* ino: allocated by the core. -EEXIST fills *ret. */
+	/* ino: allocated by the core. -EEXIST: *ret is the existing entry. */
 	cfs_engine_mknod_fn *mknod;
 	cfs_engine_link_fn *link;
 	int (*unlink)(CFS_ENG, CFS_CTX, const struct cfs_engine_remove *req,
@@ -201,44 +204,43 @@ struct cfs_engine_ops {
 	int (*readdir)(CFS_ENG, CFS_CTX, cfs_ino_t dir, bool attrs, size_t limit,
 		       struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
 	/*
-	 * The hour directory of that name in the trash ("": only the trash itself), created when
-	 * missing; so is the trash. A created hour directory counts as usage like any other inode,
-	 * its owner's too; the trash itself and its statistics do not.
+	 * Finds the hour directory of that name in the trash ("": the trash itself); creates it and
+	 * the trash when missing. A new hour directory counts in the usage of the volume and of its
+	 * owner like any inode; the trash itself does not count.
 	 */
 	int (*trash_dir)(CFS_ENG, CFS_CTX, const char *name, cfs_ino_t *ret,
 			 struct cfs_usage *ret_usage);
 	int (*each_parent)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_engine_parent_fn fn, void *arg);
-	/* As cfs_meta_make_unnamed: a sustained entry of this session stands for the name. */
+	/* As cfs_meta_make_unnamed: adds a sustained entry of this session instead of a name. */
 	cfs_engine_mknod_fn *make_unnamed;
 	/*
-	 * As cfs_meta_link_unnamed. The sustained entry goes in the same transaction: JuiceFS ends
-	 * the inodes of a dead session without a look at their links.
+	 * As cfs_meta_link_unnamed. Removes the sustained entry in the same transaction, because
+	 * JuiceFS deletes the sustained inodes of a dead session without checking their links.
 	 */
 	cfs_engine_link_fn *link_unnamed;
 
 	/* -- data -- */
-	/* Raw records: *ret malloc'ed, count * 24 bytes; returns the count. */
+	/* *ret: the malloc'ed records; returns their number. */
 	ssize_t (*read_chunk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t indx,
 			      struct cfs_slice **ret);
 	/* As cfs_meta_open_file. */
 	int (*open_file)(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct cfs_attr *ret,
 			 struct cfs_slice **ret_recs, ssize_t *ret_n);
 	/*
-	 * As cfs_meta_read_heads; the results are zeros before. On error they are freed by the
-	 * core.
+	 * As cfs_meta_read_heads; the results are zero before. After an error the core frees them.
 	 */
 	int (*read_heads)(CFS_ENG, CFS_CTX, struct cfs_head *heads, size_t n);
 	/*
-	 * *ret_records: how many records the chunk has afterwards. -EINPROGRESS: the answer of an
-	 * attempt was lost; its outcome is that of find_commit. -EEXIST: the slice's id is in use
-	 * already; with `repeated`, that is -EINPROGRESS, too.
+	 * *ret_records: the number of records of the chunk afterwards. -EINPROGRESS: the answer to
+	 * an attempt was lost, and find_commit finds the outcome. -EEXIST: the id of the slice is
+	 * in use; with `repeated` this is -EINPROGRESS too.
 	 */
 	int (*commit_slice)(CFS_ENG, CFS_CTX, struct cfs_commit *c, unsigned *ret_records,
 			    struct cfs_usage *ret_usage);
 	/*
-	 * The outcome of a commit whose answer was lost. 1: it was carried out; 0: the metadata has
-	 * no trace of it: it was not, or the slice was released since. released: the caller knows
-	 * that it was.
+	 * Finds the outcome of a commit whose answer was lost. 1: it was executed; 0: the metadata
+	 * has no trace of it, because it was not executed or the slice was released since.
+	 * released: the caller knows that it was released.
 	 */
 	int (*find_commit)(CFS_ENG, CFS_CTX, struct cfs_commit *c, bool released,
 			   struct cfs_usage *ret_usage);
@@ -249,9 +251,9 @@ struct cfs_engine_ops {
 	int (*copy_range)(CFS_ENG, CFS_CTX, const struct cfs_copy_range *req, uint64_t *ret_copied,
 			  struct cfs_attr *ret_dst, struct cfs_usage *ret_usage);
 	/*
-	 * As cfs_meta_compact_chunk; on -EAGAIN nothing has changed and the merged slice is
-	 * recorded with no reference. With trash the replaced slices become a delayed entry;
-	 * without, slices left without references go to dead().
+	 * As cfs_meta_compact_chunk. -EAGAIN: the list is unchanged, and the merged slice is
+	 * recorded without reference. With trash, the replaced slices become a delayed entry;
+	 * without trash, dead() gets those that have no reference left.
 	 */
 	int (*compact_chunk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t indx,
 			     const struct cfs_slice *head, size_t head_n, size_t skipped,
@@ -260,51 +262,53 @@ struct cfs_engine_ops {
 
 	/* -- deletion (volume-format section 9) -- */
 	/*
-	 * The inode's last handle was closed: its sustained entry becomes a delfile. *ret_length:
-	 * of the file; UINT64_MAX when it had no chunk and so needs no delfile.
+	 * After the last close: turns the inode's sustained entry into a delfile. *ret_length: of
+	 * the file; UINT64_MAX when it has no chunk and needs no delfile.
 	 */
 	int (*end_sustained)(CFS_ENG, CFS_CTX, uint64_t sid, cfs_ino_t ino, uint64_t *ret_length,
 			     struct cfs_usage *ret_usage);
 	int (*each_delfile)(CFS_ENG, CFS_CTX, int64_t before_s, size_t limit,
 			    cfs_engine_delfile_fn fn, void *arg);
 	/*
-	 * Removes one chunk of a deleted file, dropping references; slices left without references
-	 * go to dead() after the commit. Returns 1 when no chunk is left, else 0: call again.
+	 * Removes one chunk list of a deleted file, and its references. After the commit, dead()
+	 * gets the slices that have no reference left. 1: the file has no more chunks; 0: call
+	 * again.
 	 */
 	int (*delete_chunk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_engine_slice_fn dead, void *arg);
 	int (*drop_delfile)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t length);
-	/* Slices without references whose objects still have to be removed. */
+	/* Delivers slices without references, whose objects must be deleted. */
 	int (*each_dead_slice)(CFS_ENG, CFS_CTX, size_t limit, cfs_engine_slice_fn fn, void *arg);
 	/*
-	 * A slice that was stored and will never be committed: recorded without reference, for
-	 * each_dead_slice. -EBUSY: a record names it.
+	 * Records a stored slice that will never be committed as one without references, for
+	 * each_dead_slice. -EBUSY: it was committed.
 	 */
 	int (*orphan_slice)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size);
-	/* Removes the slice's record, after its objects. */
+	/* Removes the record of a slice without references, after its objects. */
 	int (*drop_slice)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size);
 	/*
-	 * Expires one delayed entry (delslices) older than before_s: drops its references; slices
-	 * without references go to the callback. 1: none left.
+	 * Expires one delayed entry (delslices) older than before_s: drops its references; dead()
+	 * gets the slices that have no reference left. 1: there is no such entry.
 	 */
 	int (*expire_delayed)(CFS_ENG, CFS_CTX, int64_t before_s, cfs_engine_slice_fn dead,
 			      void *arg);
-	/* Every slice that a record, a delayed entry or a reference row names (duplicates
-	 * possible). */
+	/*
+	 * Delivers every slice of a record, a delayed entry or a reference, perhaps several times.
+	 */
 	int (*each_slice)(CFS_ENG, CFS_CTX, cfs_engine_slice_fn fn, void *arg);
 
 	/* -- extended attributes, ACL -- */
-	/* *ret malloc'ed; returns the length. */
+	/* *ret is malloc'ed; returns the length. */
 	ssize_t (*getxattr)(CFS_ENG, CFS_CTX, cfs_ino_t ino, const char *name, void **ret);
-	/* NUL-separated names, *ret malloc'ed; returns the length. */
+	/* *ret: malloc'ed names, each with a NUL behind it; returns the length. */
 	ssize_t (*listxattr)(CFS_ENG, CFS_CTX, cfs_ino_t ino, char **ret);
 	int (*setxattr)(CFS_ENG, CFS_CTX, cfs_ino_t ino, const char *name, const void *value,
 			size_t size, int flags);
 	int (*removexattr)(CFS_ENG, CFS_CTX, cfs_ino_t ino, const char *name);
 	/* Caller frees users and groups. */
 	int (*get_acl)(CFS_ENG, CFS_CTX, uint32_t id, struct cfs_acl *ret);
-	/* The id of a rule with this content, stored when new. */
+	/* Finds the rule with this content, or stores it. */
 	int (*put_acl)(CFS_ENG, CFS_CTX, const struct cfs_acl *rule, uint32_t *ret_id);
-	/* Sets the rule id (0: none) and, for the access rule, the mode. */
+	/* Sets the id of a rule (0: none), and the mode. */
 	int (*set_acl_id)(CFS_ENG, CFS_CTX, cfs_ino_t ino, bool is_default, uint32_t id,
 			  int mode /* -1: keep */, struct cfs_attr *ret);
 
@@ -313,7 +317,9 @@ struct cfs_engine_ops {
 		     enum cfs_lock_type type);
 	int (*setlk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t sid, uint64_t owner,
 		     const struct cfs_plock *lock);
-	/* The first lock of another owner in conflict with *lock; *ret_sid and *ret_owner name it.
+	/*
+	 * *lock becomes the first conflicting lock of another owner, whose session and id are
+	 * returned.
 	 */
 	int (*getlk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t sid, uint64_t owner,
 		     struct cfs_plock *lock, uint64_t *ret_sid, uint64_t *ret_owner);
@@ -323,11 +329,11 @@ struct cfs_engine_ops {
 			    struct cfs_dir_stat *ret); /* -ENODATA */
 	int (*set_dir_stat)(CFS_ENG, CFS_CTX, cfs_ino_t dir, const struct cfs_dir_stat *st);
 	/*
-	 * Relative; for batched usage. Rows that do not exist are left alone.
+	 * Adds batched usage to existing rows.
 	 *
-	 * mark: the session's info with a value that no other write has, or NULL. An engine that
-	 * may lose the answer to a commit stores it in the session's record with the change; a
-	 * write whose mark is found there changes nothing.
+	 * mark: the session's info with a member that is unique to this write, or NULL. An engine
+	 * that may lose the answer to a commit stores it in the session's record, in the same
+	 * transaction. When the record has this mark already, the write changes nothing.
 	 */
 	int (*add_usage)(CFS_ENG, CFS_CTX, const char *mark, int64_t space, int64_t inodes,
 			 const struct cfs_usage_dir *dirs, size_t n);
@@ -336,8 +342,8 @@ struct cfs_engine_ops {
 			 const struct cfs_quota *q); /* limits and usage, absolute */
 	int (*del_quota)(CFS_ENG, CFS_CTX, enum cfs_quota_kind kind, uint64_t key);
 	/*
-	 * used += delta for each of at most CFS_QUOTAS_AT_ONCE, in the order given (the caller
-	 * sorts: no deadlocks). mark: as for add_usage.
+	 * Adds to the usage of at most CFS_QUOTAS_AT_ONCE quotas, in the given order (the caller
+	 * sorts them, against deadlocks). mark: as for add_usage.
 	 */
 	int (*add_quota_usage)(CFS_ENG, CFS_CTX, const char *mark, const struct cfs_quota *deltas,
 			       size_t n);
@@ -351,15 +357,12 @@ struct cfs_engine_ops {
 	int (*attach)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_ino_t parent, const char *name,
 		      size_t len, struct cfs_usage *ret_usage);
 
-	/*
-	 * Removes a detached inode that will not be attached and has no entries. A file becomes a
-	 * delfile.
-	 */
+	/* Removes a detached inode without entries; a file becomes a delfile. */
 	int (*drop_detached)(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct cfs_usage *ret_usage);
 
 	/* -- administration; contracts as the cfs_meta function of that name -- */
 	/*
-	 * Delivers one page of a table behind *pos and advances it; zeros are the beginning. 1: the
+	 * Delivers one page of a table behind *pos, and advances it; zeros: the beginning. 1: the
 	 * end.
 	 */
 	int (*scan)(CFS_ENG, CFS_CTX, enum cfs_meta_table table, struct cfs_scan_pos *pos,
@@ -368,25 +371,23 @@ struct cfs_engine_ops {
 			       struct cfs_chunk_len ret[1024]);
 	int (*check_inode)(CFS_ENG, CFS_CTX, cfs_ino_t ino, unsigned repair, struct cfs_check *ret,
 			   struct cfs_usage *ret_usage);
-	/* In one consistent snapshot, or with a mark that no other call returns. */
+	/* Sums in one consistent snapshot, or with a mark that no other call returns. */
 	int (*check_usage)(CFS_ENG, CFS_CTX, struct cfs_sums *ret);
 	int (*fix_refs)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size, int64_t have, int64_t want);
 	int (*clear_dir_stats)(CFS_ENG, CFS_CTX);
 	/*
-	 * The opposite of scan, for load: writes n rows (at most CFS_PUT_ROWS) of one table of a
-	 * volume that no client uses yet; atomically where the engine can, in as few round trips as
-	 * it can. It runs after create() and finds the rows made there. It writes the rows as scan
-	 * of the same table delivers them, except:
-	 *	NODE	root and trash are there already and are overwritten
-	 *	REF	refs is added to what the slice has; no row: made with refs
-	 *	PARENT	nothing to do where the directories are found from the inode anyway (SQL
-	 *		edges)
-	 *	EDGE	only the entry of its directory; nlink, parent, PARENT, DIR_STAT and
-	 *		counters come on their own
-	 *	COUNTER	absolute, by SQL name and meaning
-	 *	ACL	with the id given; later ids are larger
-	 * DELAYED and DETACHED do not occur. Quotas are written by put_quota, sessions by
-	 * refresh_session.
+	 * The opposite of scan, for load: writes n rows (at most CFS_PUT_ROWS) of one table, in as
+	 * few round trips as possible and, where the engine can, atomically. No client uses the
+	 * volume yet; create() has run. The rows are those that scan of the same table delivers,
+	 * except:
+	 *	NODE	overwrites root and trash, which create() has made
+	 *	REF	adds refs to the count of the slice; creates a missing row
+	 *	PARENT	does nothing on SQL, where edges lead from an inode to its directories
+	 *	EDGE	writes only the entry; nlink, parent, PARENT, DIR_STAT and counters have
+	 *		rows of their own
+	 *	COUNTER	sets the value, by the name and meaning in SQL
+	 *	ACL	has the given id; ids that are allocated later are larger
+	 * DELAYED and DETACHED do not occur. put_quota writes quotas, refresh_session sessions.
 	 */
 	int (*put_rows)(CFS_ENG, CFS_CTX, enum cfs_meta_table table, const struct cfs_row *rows,
 			size_t n);
@@ -395,9 +396,10 @@ struct cfs_engine_ops {
 	int (*trim_changelog)(CFS_ENG, CFS_CTX, int64_t before_s, int64_t max_lines);
 
 	/*
-	 * -- records of cachefs's own: as the cfs_meta function of that name --
-	 * Where other clients do not look (volume-format section 16, rules 5 and 6): SQL a table
-	 * {cachefs_record} made at the first put, Redis a hash "zcachefs:record:TABLE".
+	 * -- records of cachefs itself: as the cfs_meta function of that name --
+	 * Other clients do not read them (volume-format section 16, rules 5 and 6). On SQL they are
+	 * in a table {cachefs_record}, which the first put creates; on Redis in a hash
+	 * "zcachefs:record:TABLE".
 	 */
 	int (*put_record)(CFS_ENG, CFS_CTX, const char *key, const void *value, size_t len,
 			  bool fresh);
@@ -420,7 +422,7 @@ struct cfs_engine_ops {
  */
 int cfs_engine_password(char **ret, char err[256]);
 
-/* advice.c: the messages of engines */
+/* advice.c: messages that several engines give */
 __attribute__((format(printf, 5, 6))) void cfs_advise(cfs_advice_fn fn, void *arg,
 						      enum cfs_advice level, const char *what,
 						      const char *fmt, ...);
@@ -438,8 +440,8 @@ struct cfs_engine {
 };
 
 /*
- * Built in. Others are modules (base/module.h) whose table is a struct cfs_engine_ops; they take
- * the functions of base and meta from the program.
+ * The engine that is built in. Other engines are modules (base/module.h) whose table is a struct
+ * cfs_engine_ops; they use the functions of base and meta in the program.
  */
 extern const struct cfs_engine_ops cfs_engine_sqlite;
 
@@ -468,7 +470,7 @@ extern const struct cfs_engine_ops cfs_engine_sqlite;
 /* clang-format on */
 #define CFS_ENGINE_OPS(X) CFS_ENGINE_BASE_OPS(X) CFS_ENGINE_NAME_OPS(X)
 
-/* The function `name` is as the member says. */
+/* Declares function `name` with the type of the member. */
 #define CFS_ENGINE_DECLARE(name, member) __typeof__(*((struct cfs_engine_ops *)NULL)->member) name
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The interface of the core to a metadata engine that it has opened. Any thread may call, also
- * inside a transaction: nothing here blocks. The core owns the structure and sets its members;
- * engines use the functions.
+ * Functions of the core for a metadata engine that it has opened. Any thread may call, also inside
+ * a transaction: nothing here blocks. The core owns the structure and sets its members; engines use
+ * the functions.
  */
 #ifndef CFS_META_HOST_H
 #define CFS_META_HOST_H
@@ -15,12 +15,12 @@ struct cfs_op_counters {
 };
 
 struct cfs_engine_host {
-	/* Set before `opens`, which is true while files may be open here. */
+	/* Set before `opens`. `opens`: files may be open on this mount. */
 	bool (*is_open)(void *arg, cfs_ino_t ino);
 	void *is_open_arg;
 	_Atomic bool opens;
 
-	_Atomic bool refuse_changes;	   /* each one is -EROFS */
+	_Atomic bool refuse_changes;	   /* changes fail with -EROFS */
 	_Atomic bool dir_stats, changelog; /* of the volume's setting */
 	_Atomic uint64_t sid;		   /* 0: no session */
 	_Atomic uint64_t txn_number;

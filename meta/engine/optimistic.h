@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A cache for optimistic operations, which save a first round trip: attributes of directories, the
- * inode of a name, attributes of files. Entries may be stale: the statement of an operation checks
- * the values that the decision was based on, and does nothing when one has changed. Any thread.
+ * A cache for optimistic operations, which save a first round trip: attributes of directories,
+ * inodes of names, attributes of files. Entries may be stale: the statement of an operation checks
+ * the values that the client has used, and does nothing when one has changed. Any thread may call.
  */
 #ifndef CFS_META_OPTIMISTIC_H
 #define CFS_META_OPTIMISTIC_H
@@ -15,10 +15,10 @@
 #define CFS_OPTIMISTIC_FILES 16384
 #define CFS_OPTIMISTIC_NAMES 65536
 struct cfs_optimistic {
-	pthread_mutex_t lock; /* protects the rest; taken for copies only */
+	pthread_mutex_t lock; /* protects the rest; held only while entries are copied */
 	struct cfs_optimistic_dir {
 		struct cfs_entry entry;
-		uint64_t read_ms; /* in the database */
+		uint64_t read_ms; /* when the attributes were read from the database */
 	} dir[CFS_OPTIMISTIC_DIRS];
 	struct cfs_entry file[CFS_OPTIMISTIC_FILES];
 	struct {
@@ -35,20 +35,21 @@ bool cfs_optimistic_dir_known(struct cfs_optimistic *s, cfs_ino_t ino, struct cf
 void cfs_optimistic_dir_remember(struct cfs_optimistic *s, cfs_ino_t ino,
 				 const struct cfs_attr *attr);
 void cfs_optimistic_dir_forget(struct cfs_optimistic *s, cfs_ino_t ino);
-/* nlink and times as read. Rows arrive in any order; the one with the latest change stays. */
+/* Updates nlink and times, unless the cached ctime is later: rows arrive in any order. */
 void cfs_optimistic_dir_times(struct cfs_optimistic *s, cfs_ino_t ino, const struct cfs_attr *attr);
 /*
- * True when the directory was not read for CFS_OPTIMISTIC_MS; counts as a read for other threads.
+ * True when the caller should read the directory: it was not read for CFS_OPTIMISTIC_MS, or is not
+ * cached. Other threads then get false for that long.
  */
 enum { CFS_OPTIMISTIC_MS = 100 };
 bool cfs_optimistic_dir_ask(struct cfs_optimistic *s, cfs_ino_t ino);
 
-/* 0: not known. */
+/* The inode of a name; 0: not cached. */
 cfs_ino_t cfs_optimistic_name(struct cfs_optimistic *s, cfs_ino_t parent, const char *name,
 			      size_t len);
 void cfs_optimistic_name_remember(struct cfs_optimistic *s, cfs_ino_t parent, const char *name,
 				  size_t len, cfs_ino_t ino);
-/* Attributes of a non-directory, by its name. */
+/* Inode and attributes of a non-directory, by its name. */
 bool cfs_optimistic_file_known(struct cfs_optimistic *s, cfs_ino_t parent, const char *name,
 			       size_t len, struct cfs_entry *ret);
 /* Stores the name and attributes of a non-directory. */

@@ -9,7 +9,7 @@
 
 #include "base/bytes.h"
 
-/* The superuser may do everything except execute a file without any execute bit. */
+/* The superuser has all permissions, except to execute a file without any execute bit. */
 static int access_root(const struct cfs_attr *attr, int mask)
 {
 	if ((mask & X_OK) && attr->type != CFS_TYPE_DIR && !(attr->mode & 0111))
@@ -169,12 +169,14 @@ static int check_owner_change(const struct cfs_ctx *ctx, uint32_t set, const str
 	return 0;
 }
 
+/* The kernel sets these by itself; a program has not asked for them. */
+static const uint32_t kernel_flags = CFS_SET_KILL_SUID | CFS_SET_KILL_SGID | CFS_SET_IS_OPEN;
+
 static int check_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_attr *in,
 			 const struct cfs_attr *cur)
 {
 	const uint32_t now_only = CFS_SET_ATIME_NOW | CFS_SET_MTIME_NOW;
-	const uint32_t kernel_made = CFS_SET_KILL_SUID | CFS_SET_KILL_SGID | CFS_SET_IS_OPEN;
-	uint32_t asked = set & ~kernel_made;
+	uint32_t asked = set & ~kernel_flags;
 
 	if (cfs_ino_is_trash(cur->parent) && !(set & CFS_SET_IS_OPEN))
 		return -EPERM;
@@ -204,7 +206,6 @@ static int check_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct c
 int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_attr *in,
 		      struct cfs_attr *attr)
 {
-	const uint32_t loud = ~(uint32_t)(CFS_SET_KILL_SUID | CFS_SET_KILL_SGID | CFS_SET_IS_OPEN);
 	struct cfs_attr a = *attr;
 	int rc = check_setattr(ctx, set, in, attr);
 
@@ -237,7 +238,7 @@ int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_
 		a.atime = cfs_rules_time(ctx, set & CFS_SET_ATIME_NOW, in->atime);
 	if (set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW))
 		a.mtime = cfs_rules_time(ctx, set & CFS_SET_MTIME_NOW, in->mtime);
-	if (!(set & loud) && a.mode == attr->mode)
+	if (!(set & ~kernel_flags) && a.mode == attr->mode)
 		return 0;
 	a.ctime = set & CFS_SET_CTIME ? in->ctime : ctx->now;
 	*attr = a;
@@ -280,7 +281,7 @@ int cfs_rules_change_file(const struct cfs_ctx *ctx, struct cfs_engine_host *hos
 {
 	if (attr->type != CFS_TYPE_FILE)
 		return attr->type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
-	/* A client that had it open when it was moved to the trash may continue. */
+	/* A file in the trash stays writable on clients that have it open. */
 	if (cfs_ino_is_trash(attr->parent) && !cfs_host_is_open(host, ino))
 		return -EPERM;
 	return cfs_rules_write(ctx, attr, false);
@@ -383,7 +384,9 @@ void cfs_usage_add_dir(struct cfs_usage *u, cfs_ino_t dir, int64_t length, int64
 		return;
 	if (i == u->n_dirs)
 		u->dirs[u->n_dirs++] = (struct cfs_usage_dir){.dir = dir};
-	/* Lengths of many names may exceed any number; they wrap, as the database's do. */
+	/*
+	 * The sum of the lengths of many names may overflow; it wraps, as it does in the database.
+	 */
 	u->dirs[i].length = (int64_t)((uint64_t)u->dirs[i].length + (uint64_t)length);
 	u->dirs[i].space = (int64_t)((uint64_t)u->dirs[i].space + (uint64_t)space);
 	u->dirs[i].inodes += inodes;
@@ -430,7 +433,7 @@ void cfs_rules_moved(const struct cfs_ctx *ctx, cfs_ino_t to, struct cfs_attr *a
 		attr->parent = to;
 }
 
-/* A longer request is cut, to keep the transaction or script short; the kernel asks for 2 GiB. */
+/* The most that one call copies: the transaction must stay short, and the kernel asks for 2 GiB. */
 enum { COPY_CHUNKS = 64 };
 
 int cfs_rules_copy_length(const struct cfs_copy_range *req, const struct cfs_attr *src,
@@ -454,7 +457,10 @@ int cfs_rules_copy_length(const struct cfs_copy_range *req, const struct cfs_att
 	return 0;
 }
 
-/* The next len bytes of the destination, from `off` of the slice, cut where a chunk ends. */
+/*
+ * Emits records for the next len bytes of the destination, which are those from `off` of the slice;
+ * one record for each chunk.
+ */
 static int emit(const struct cfs_slice *from, uint32_t off, uint32_t len, uint64_t *at,
 		cfs_piece_fn fn, void *arg)
 {
@@ -478,8 +484,7 @@ static int emit(const struct cfs_slice *from, uint32_t off, uint32_t len, uint64
 }
 
 /*
- * From each position the newest record that covers it, up to its end or the beginning of a newer
- * one.
+ * At each position the newest record counts, up to its end or to the beginning of a newer record.
  */
 int cfs_rules_copy_pieces(const struct cfs_slice *v, size_t n, uint32_t pos, uint32_t end,
 			  uint64_t at, cfs_piece_fn fn, void *arg)

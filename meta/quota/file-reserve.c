@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Space reserved for open files: the bytes accepted from writers and not committed yet. Limits
- * count it like usage, so that an accepted write also fits when it is committed. Reservations are
- * in memory only; other mounts see the space once it is usage.
+ * Space reserved for open files: written bytes whose commit is pending. Limits count it like usage,
+ * so that the commit of an accepted write does not exceed a limit. Reservations are in memory only;
+ * other mounts see the space after the commit.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 struct file_reservation {
 	struct file_reservation *next;
 	cfs_ino_t ino;
-	struct cfs_reservation reserved; /* dirs: when the file began to grow */
+	struct cfs_reservation reserved; /* dirs: as of the first reservation */
 };
 
 static struct file_reservation **slot(struct cfs_quotas *q, cfs_ino_t ino)
@@ -93,7 +93,7 @@ int cfs_quotas_reserve_file(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&q->lock);
-	rc = cfs_quotas_judge(q, &r);
+	rc = cfs_quotas_check_locked(q, &r);
 	if (!rc)
 		rc = add_to_file(q, ino, &r);
 	pthread_mutex_unlock(&q->lock);

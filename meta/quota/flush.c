@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes usage to the engine, each change exactly once. A write is kept as it is until it is known
- * to be stored. When the answer is lost, the next try has the same mark, by which the engine finds
- * out that an earlier one was carried out. A session keeps the last mark only: writes go one after
- * the other, and one that has failed goes first.
+ * Writes usage to the engine, each change exactly once. A write stays unchanged until the engine
+ * has confirmed it. Each write has a mark, which the engine stores in the session together with the
+ * change. When an answer is lost, the write is repeated with the same mark; the engine skips a
+ * write whose mark the session already has. A session stores only the last mark, so writes run one
+ * after the other, and a failed write is repeated before the next one.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -44,7 +45,7 @@ void cfs_quotas_drop_write(struct cfs_quotas *q)
 	q->write = (struct usage_write){0};
 }
 
-/* The info of the session as a JSON object, with one more member. */
+/* The mark: the JSON object of the session's info with a member "Flush", a random number. */
 static int make_mark(struct cfs_quotas *q)
 {
 	int len = q->session ? (int)strlen(q->session) - 1 : 0;
@@ -69,7 +70,9 @@ static int take_usage(struct cfs_quotas *q)
 	return 0;
 }
 
-/* From the one with the index *at on, as many as one write may have. */
+/*
+ * Takes the pending changes of at most CFS_QUOTAS_AT_ONCE limits from index *at on; advances *at.
+ */
 static int take_limits(struct cfs_quotas *q, size_t *at)
 {
 	struct usage_write *w = &q->write;
@@ -155,7 +158,7 @@ int cfs_quotas_flush(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 		if (!rc)
 			rc = cfs_quotas_write(q, ctx);
 	}
-	/* Nothing was taken, for want of memory. */
+	/* Frees a write that has no changes, or whose preparation failed. */
 	if (!q->write.begun)
 		cfs_quotas_drop_write(q);
 	cfs_quotas_end_flush(q);

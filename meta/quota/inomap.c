@@ -28,8 +28,8 @@ static cfs_ino_t ino_of(const void *slot)
 }
 
 /*
- * The slot of the inode, or the free one for it. cap is a power of two, and at least one slot is
- * free.
+ * Linear probing: the slot of the inode, or the free slot where it belongs. Requires that cap is a
+ * power of two and that at least one slot is free.
  */
 static void *place(const struct cfs_inomap *map, cfs_ino_t ino)
 {
@@ -50,7 +50,7 @@ void *cfs_inomap_find(const struct cfs_inomap *map, cfs_ino_t ino)
 	return slot && ino_of(slot) == ino ? slot : NULL;
 }
 
-/* Half of the slots stay free; when memory is short, at least one. */
+/* Keeps half of the slots free, or at least one when memory is short. False: the map is full. */
 static bool grow(struct cfs_inomap *map)
 {
 	struct cfs_inomap big = *map;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A hash map from inode numbers to slots of one size, for data collected about inodes between two
- * flushes. The caller locks it.
+ * A hash map from inode numbers to slots of one size. The caller locks it. Collects changes of
+ * inodes until they are written.
  */
 #ifndef CFS_META_INOMAP_H
 #define CFS_META_INOMAP_H
@@ -9,22 +9,22 @@
 #include <cachefs/meta.h>
 
 struct cfs_inomap {
-	size_t size; /* of a slot, which begins with its cfs_ino_t; 0: free */
+	size_t size; /* of a slot; its first member is its cfs_ino_t, 0 in a free slot */
 	size_t n, cap;
 	unsigned char *slots;
 };
 
 void cfs_inomap_init(struct cfs_inomap *map, size_t size);
 void cfs_inomap_destroy(struct cfs_inomap *map);
-/* NULL: there is none. A slot may move with the next cfs_inomap_add. */
+/* NULL: not in the map. The pointer is valid until the next cfs_inomap_add. */
 void *cfs_inomap_find(const struct cfs_inomap *map, cfs_ino_t ino);
-/* The slot of the inode, all zero but its number when it is new. NULL: no memory. */
+/* The slot of the inode. A new one is zero except for the number. NULL: no memory. */
 void *cfs_inomap_add(struct cfs_inomap *map, cfs_ino_t ino);
-/* All slots in no order: NULL starts, NULL ends. */
+/* The slot after `slot`, in no particular order; the first for NULL. NULL: no more. */
 void *cfs_inomap_next(const struct cfs_inomap *map, void *slot);
 /*
- * Empties the map and gives its slots to the caller, who frees them. *ret is an array, ordered by
- * inode number, the order in which all mounts change rows. Returns its length.
+ * Empties the map. *ret is an array of its slots, which the caller frees; returns its length. The
+ * array is sorted by inode number: all mounts lock rows in this order.
  */
 size_t cfs_inomap_take(struct cfs_inomap *map, void *ret);
 

@@ -69,8 +69,8 @@ static bool contains(const struct scopes *s, cfs_ino_t dir)
 	return false;
 }
 
-/* Only limits that do not already apply to the entry are concerned. */
-static void keep_entered(struct scopes *to, const struct scopes *from)
+/* Removes the directories that are in both: their usage does not change. */
+static void remove_common(struct scopes *to, const struct scopes *from)
 {
 	size_t i, n = 0;
 
@@ -98,7 +98,7 @@ int cfs_quotas_check_move(struct cfs_quotas *q, const struct cfs_ctx *ctx,
 	if (rc)
 		goto out;
 	*ret = (struct cfs_tree_move){from, to, space, inodes};
-	keep_entered(&entered, &left);
+	remove_common(&entered, &left);
 	rc = cfs_quotas_check_scopes(q, &entered, space + cfs_weight_of(&entry->attr), inodes + 1);
 out:
 	free(left.v);

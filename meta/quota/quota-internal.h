@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State of quota.c, shared with the files that move trees and answer statfs. */
+/* Declarations shared by the files of this folder. */
 #ifndef CFS_META_QUOTA_INTERNAL_H
 #define CFS_META_QUOTA_INTERNAL_H
 
@@ -9,8 +9,8 @@
 #include "meta/quota/quota.h"
 
 struct limit {
-	struct cfs_quota q; /* as last read, plus what has been flushed since */
-	int64_t pending_space, pending_inodes;
+	struct cfs_quota q;		       /* as last read, plus the usage written since */
+	int64_t pending_space, pending_inodes; /* not written yet */
 	int64_t reserved_space, reserved_inodes;
 };
 
@@ -23,8 +23,8 @@ struct parent_slot {
 
 /* One write of usage to the engine: of the volume and directories, or of limits. */
 struct usage_write {
-	bool begun; /* and not known to be stored */
-	char *mark; /* NULL without a session */
+	bool begun; /* and not confirmed by the engine */
+	char *mark; /* identifies the write when it is repeated; NULL without a session */
 	int64_t space, inodes;
 	struct cfs_usage_dir *dirs;
 	size_t n_dirs;
@@ -38,17 +38,17 @@ struct cfs_quotas {
 	struct cfs_volume_limits limits;
 	_Atomic int64_t base_space, base_inodes;
 	_Atomic int64_t delta_space, delta_inodes;
-	_Atomic int64_t flushed_space, flushed_inodes; /* of delta, by the batch */
+	_Atomic int64_t flushed_space, flushed_inodes; /* the part of delta that has been written */
 	_Atomic uint64_t begun, ended;		       /* engine calls that change usage */
 	_Atomic bool on_dirs, on_owners;
 	_Atomic int64_t reserved_space, reserved_inodes; /* of the volume */
 	_Atomic size_t n_reserving;
 	struct cfs_usage_batch *batch;
 
-	struct usage_write write; /* of the one that flushes */
+	struct usage_write write; /* used by the thread that has set `flushing` */
 
 	pthread_mutex_t lock; /* protects the rest */
-	bool flushing;	      /* set while usage is written, or v is read: one at a time */
+	bool flushing;	      /* one thread at a time writes usage or reads the limits */
 	pthread_cond_t flushed;
 	struct limit *v; /* sorted by kind and key */
 	size_t n;
@@ -60,14 +60,15 @@ int cfs_quotas_check_scopes(struct cfs_quotas *q, const struct scopes *s, int64_
 			    int64_t inodes);
 void cfs_quotas_add_scoped(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir,
 			   int64_t space, int64_t inodes);
-/* quota.c, for reserve.c and file-reserve.c; call find and judge with the lock held */
+/* quota.c */
+/* With the lock held. */
 struct limit *cfs_quotas_find(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key);
 bool cfs_quotas_limited(struct cfs_quotas *q);
-/* As cfs_quotas_scopes, of all directories that name the file. */
+/* As cfs_quotas_scopes, of all directories that have an entry of the file. */
 int cfs_quotas_file_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			   const struct cfs_attr *attr, struct scopes *ret);
-/* 0, -ENOSPC, -EDQUOT. */
-int cfs_quotas_judge(struct cfs_quotas *q, const struct cfs_reservation *r);
+/* As cfs_quotas_check, with the lock held. */
+int cfs_quotas_check_locked(struct cfs_quotas *q, const struct cfs_reservation *r);
 
 /* reserve.c; with the lock held */
 /* Adds to the reserved space and inodes of its scopes. */
@@ -76,7 +77,7 @@ void cfs_quotas_add_reserved(struct cfs_quotas *q, const struct cfs_reservation 
 
 /* file-reserve.c */
 int64_t cfs_quotas_file_reserved(struct cfs_quotas *q, cfs_ino_t ino);
-/* With the lock held: space becomes usage and leaves the reservation, as far as it was reserved. */
+/* With the lock held: reduces the space reserved for the file, to zero at most. */
 void cfs_quotas_use_reserved(struct cfs_quotas *q, cfs_ino_t ino, int64_t space);
 void cfs_quotas_drop_files(struct cfs_quotas *q);
 
@@ -85,15 +86,15 @@ struct cfs_usage_batch;
 int cfs_usage_batch_create(struct cfs_usage_batch **ret);
 void cfs_usage_batch_destroy(struct cfs_usage_batch *b);
 void cfs_usage_batch_add(struct cfs_usage_batch *b, const struct cfs_usage *u);
-/* Takes what was added. Returns the number of directories; *ret is freed by the caller. */
+/* Empties the batch. Returns the number of directories; the caller frees *ret. */
 size_t cfs_usage_batch_take(struct cfs_usage_batch *b, int64_t *ret_space, int64_t *ret_inodes,
 			    struct cfs_usage_dir **ret);
 
 /* flush.c */
-/* One flush or load at a time. */
+/* Waits until no other flush or load runs. */
 int cfs_quotas_begin_flush(struct cfs_quotas *q, cfs_deadline_t deadline);
 void cfs_quotas_end_flush(struct cfs_quotas *q);
-/* Writes what was taken, if anything. On an error it stays for the next flush. */
+/* Sends q->write, if it has begun. After an error the next flush sends it again. */
 int cfs_quotas_write(struct cfs_quotas *q, const struct cfs_ctx *ctx);
 void cfs_quotas_drop_write(struct cfs_quotas *q);
 

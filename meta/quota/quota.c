@@ -2,9 +2,9 @@
 /*
  * Limits and usage: of the volume, of directories, of owners.
  *
- * Limits are checked in memory: the usage of the last load, plus the changes of this mount since. A
- * volume's usage is base + delta: only this mount's changes add to delta, and a load replaces base,
- * so the two need no common lock.
+ * Checks need no round trip: they compare with the usage of the last load plus the changes of this
+ * mount since. The volume's usage is base + delta. Operations of this mount add to delta, a load
+ * replaces base; the two need no common lock.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -185,8 +185,8 @@ int cfs_quotas_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t
 			break;
 		rc = parent_of(q, ctx, dir, &dir);
 		/*
-		 * A loop of parents: another client may have moved two directories below each
-		 * other.
+		 * Brent's algorithm finds a cycle of parents. Other clients can create one: each
+		 * moves a directory below the other.
 		 */
 		if (!rc && dir == mark)
 			rc = -ELOOP;
@@ -205,7 +205,7 @@ int cfs_quotas_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t
 	return 0;
 }
 
-/* ---- judging ---- */
+/* ---- checks ---- */
 
 static bool exceeds(const struct limit *l, int64_t space, int64_t inodes)
 {
@@ -218,8 +218,8 @@ static bool exceeds(const struct limit *l, int64_t space, int64_t inodes)
 	       q->used_inodes + l->pending_inodes + l->reserved_inodes + inodes > q->max_inodes;
 }
 
-static int judge_limit(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space,
-		       int64_t inodes)
+static int check_limit_locked(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key,
+			      int64_t space, int64_t inodes)
 {
 	const struct limit *l = cfs_quotas_find(q, kind, key);
 
@@ -232,7 +232,7 @@ static int check_limit(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t 
 	int rc;
 
 	pthread_mutex_lock(&q->lock);
-	rc = judge_limit(q, kind, key, space, inodes);
+	rc = check_limit_locked(q, kind, key, space, inodes);
 	pthread_mutex_unlock(&q->lock);
 	return rc;
 }
@@ -293,17 +293,17 @@ bool cfs_quotas_limited(struct cfs_quotas *q)
 	       atomic_load(&q->on_dirs) || atomic_load(&q->on_owners);
 }
 
-int cfs_quotas_judge(struct cfs_quotas *q, const struct cfs_reservation *r)
+int cfs_quotas_check_locked(struct cfs_quotas *q, const struct cfs_reservation *r)
 {
 	int rc = r->volume ? check_volume(q, r->space, r->inodes) : 0;
 	size_t i;
 
 	if (!rc && r->owned)
-		rc = judge_limit(q, CFS_QUOTA_USER, r->uid, r->space, r->inodes);
+		rc = check_limit_locked(q, CFS_QUOTA_USER, r->uid, r->space, r->inodes);
 	if (!rc && r->owned)
-		rc = judge_limit(q, CFS_QUOTA_GROUP, r->gid, r->space, r->inodes);
+		rc = check_limit_locked(q, CFS_QUOTA_GROUP, r->gid, r->space, r->inodes);
 	for (i = 0; i < r->dirs.n && !rc; i++)
-		rc = judge_limit(q, CFS_QUOTA_DIR, r->dirs.v[i], r->space, r->inodes);
+		rc = check_limit_locked(q, CFS_QUOTA_DIR, r->dirs.v[i], r->space, r->inodes);
 	return rc;
 }
 
@@ -323,7 +323,7 @@ static int note_parent(void *arg, cfs_ino_t parent, const char *name, size_t len
 	return 0;
 }
 
-/* A hard linked file is charged in every directory that names it. */
+/* Each directory that has an entry of a hard-linked file counts its space. */
 int cfs_quotas_file_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			   const struct cfs_attr *attr, struct scopes *ret)
 {
@@ -362,7 +362,7 @@ int cfs_quotas_check_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_in
 	struct cfs_attr attr;
 	int rc;
 
-	/* The request fits even if all of it were growth. */
+	/* Fits even if the file is empty now: no need to read its length. */
 	if (!atomic_load(&q->on_dirs) && !atomic_load(&q->on_owners) &&
 	    check_volume(q, cfs_space_of(end), 0) == 0)
 		return 0;
@@ -381,7 +381,7 @@ static void add_pending(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t
 	struct limit *l = cfs_quotas_find(q, kind, key);
 
 	if (!l && kind != CFS_QUOTA_DIR) {
-		/* The first change of this owner: its row follows with the next flush. */
+		/* The first change of this owner: the next flush inserts the row. */
 		struct limit *v = reallocarray(q->v, q->n + 1, sizeof(*v));
 
 		if (v) {
@@ -416,7 +416,7 @@ static void add_to_owner(struct cfs_quotas *q, uint32_t uid, uint32_t gid, int64
 	add_pending(q, CFS_QUOTA_GROUP, gid, space, inodes);
 }
 
-/* The limits above a directory that changes. None where they cannot be learnt. */
+/* The directories with limits at and above `dir`; none when reading its ancestors fails. */
 static struct scopes scopes_of(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir)
 {
 	struct scopes s = {0};
@@ -454,10 +454,10 @@ static void add_volume(struct cfs_quotas *q, const struct cfs_usage *u)
 }
 
 /*
- * Replaces the reservation by usage atomically, so that a concurrent check counts it exactly once.
+ * Replaces a reservation by usage under one lock: concurrent checks count the space exactly once.
  */
-static void add_at_once(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t file,
-			const struct cfs_reservation *reserved, const struct cfs_usage *u)
+static void add_usage(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t file,
+		      const struct cfs_reservation *reserved, const struct cfs_usage *u)
 {
 	struct scopes dirs[CFS_ARRAY_SIZE(u->dirs)];
 	unsigned i;
@@ -494,7 +494,7 @@ void cfs_quotas_end_reserved(struct cfs_quotas *q, const struct cfs_ctx *ctx, cf
 	if (u) {
 		if (reserves || atomic_load(&q->on_dirs) ||
 		    atomic_load(&q->limits.user_group_quota) || atomic_load(&q->n_reserving))
-			add_at_once(q, ctx, ino, reserved, u);
+			add_usage(q, ctx, ino, reserved, u);
 		else
 			add_volume(q, u);
 		if (!q->eng->ops->inline_usage)
@@ -531,8 +531,9 @@ static int load_counters(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 	int i, rc = 0;
 
 	/*
-	 * An inline change under way may already be in the counters and not yet in our sums. A read
-	 * without concurrent changes gives an exact base; otherwise the next load corrects it.
+	 * With inline usage the counters may contain a change of a running call, which delta does
+	 * not contain yet. Reads again until no call ran meanwhile. After the last try the base may
+	 * be off by the running calls, until the next load.
 	 */
 	for (i = 0; i < LOAD_TRIES && !rc; i++) {
 		uint64_t ended = atomic_load(&q->ended);
@@ -611,8 +612,8 @@ int cfs_quotas_load(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 	if (rc)
 		return rc;
 	/*
-	 * Otherwise it is not known whether the rows contain a write whose answer was lost. A
-	 * server that takes no changes is still read.
+	 * The answer of the last write was lost: until it is repeated, it is unknown whether the
+	 * rows contain it. An error does not end the load: a read-only server can still be read.
 	 */
 	if (q->write.begun)
 		cfs_quotas_write(q, ctx);

@@ -30,57 +30,57 @@ int cfs_quotas_flush(struct cfs_quotas *q, const struct cfs_ctx *ctx);
 /* True when a directory, or an owner, has a limit. */
 bool cfs_quotas_on_dirs(struct cfs_quotas *q);
 bool cfs_quotas_on_owners(struct cfs_quotas *q);
-/* 0, -ENOSPC, -EDQUOT for `space` more bytes and `inodes` more inodes of an owner below `dir` (0:
- * no directory). */
+/* A planned increase of usage: of the volume, of an owner and of the directories above an entry. */
 struct cfs_charge {
-	cfs_ino_t dir;
-	bool owned; /* uid and gid count */
+	cfs_ino_t dir; /* 0: no directory */
+	bool owned;    /* uid and gid count */
 	uint32_t uid, gid;
 	int64_t space, inodes;
 	bool dir_only; /* the volume's and owners' usage does not change */
 };
+/* 0; -ENOSPC: a limit of the volume would be exceeded; -EDQUOT: one of a directory or an owner. */
 int cfs_quotas_check(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c);
-/* Directories and their ancestors that have a limit. */
+/* Directories that have a limit. */
 struct scopes {
 	cfs_ino_t *v;
 	size_t n;
 };
 /*
- * A reservation: space and inodes that an allowed operation may use until it ends. Concurrent
- * checks count it as used. Zero: none.
+ * Space and inodes that are reserved for an operation until it ends. Concurrent checks count them
+ * as used. All zero: no reservation.
  */
 struct cfs_reservation {
 	bool active;
-	bool volume, owned; /* other limits that it counts for */
+	bool volume, owned; /* limits of the volume and of the owner count it */
 	uint32_t uid, gid;
 	int64_t space, inodes;
 	struct scopes dirs;
 };
-/* As cfs_quotas_check. On success cfs_quotas_end_reserved must follow. */
+/* Checks like cfs_quotas_check and reserves. On success cfs_quotas_end_reserved must follow. */
 int cfs_quotas_reserve(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c,
 		       struct cfs_reservation *ret);
 /* The same for a file that may grow to `end`. */
 int cfs_quotas_reserve_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			   uint64_t end, struct cfs_reservation *ret);
-/* A file may grow to `end`; reads its attributes only when a limit is near. */
+/* Checks whether a file may grow to `end`. Reads its attributes only when a limit is near. */
 int cfs_quotas_check_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 uint64_t end);
 /*
- * Bracket an engine call that changes usage, so that a reload detects one under way. u is NULL when
- * the call failed.
+ * Called before and after an engine call that changes usage, so that a load notices concurrent
+ * calls. u: the change of usage, NULL when the call failed.
  */
 void cfs_quotas_begin(struct cfs_quotas *q);
 void cfs_quotas_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_usage *u);
 /*
- * The same; also ends the operation's reservation (NULL: none) and turns the file's (0: none) into
- * usage.
+ * Like cfs_quotas_end; also ends the reservation of the operation (NULL: none), and turns the space
+ * reserved for the file `ino` (0: none) into usage.
  */
 void cfs_quotas_end_reserved(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			     struct cfs_reservation *reserved, const struct cfs_usage *u);
-/* The inode's usage moves to another owner. */
+/* Moves the usage of an inode from the owner in `u` to the owner in `now`. */
 void cfs_quotas_chown(struct cfs_quotas *q, const struct cfs_usage *u, const struct cfs_attr *now);
 void cfs_quotas_learn_parent(struct cfs_quotas *q, cfs_ino_t dir, cfs_ino_t parent);
-/* Moving a tree from one directory to another. */
+/* A tree that moves from one directory to another. */
 struct cfs_tree_move {
 	cfs_ino_t from, to;
 	int64_t space, inodes; /* of the entries below the moved directory, without itself */
@@ -91,13 +91,13 @@ int cfs_quotas_check_move(struct cfs_quotas *q, const struct cfs_ctx *ctx,
 			  struct cfs_tree_move *ret);
 void cfs_quotas_moved(struct cfs_quotas *q, const struct cfs_ctx *ctx,
 		      const struct cfs_tree_move *move);
-/* The engine that is read and written from here on, which is not owned. */
+/* Sets the engine to read and write. The caller keeps ownership. */
 void cfs_quotas_attach(struct cfs_quotas *q, struct cfs_engine *eng);
 struct cfs_volume_limits *cfs_quotas_volume(struct cfs_quotas *q);
 /* Usage of the volume, this mount's changes included; below zero when counters are damaged. */
 int64_t cfs_quotas_used_space(struct cfs_quotas *q);
 int64_t cfs_quotas_used_inodes(struct cfs_quotas *q);
-/* The limit of a directory, pending usage included; false: it has none. */
+/* The limit and usage of a directory, unwritten changes included; false: it has no limit. */
 bool cfs_quotas_get(struct cfs_quotas *q, cfs_ino_t dir, struct cfs_quota *ret);
 /* The directory and its ancestors that have a limit, nearest first. Caller frees ret->v. */
 int cfs_quotas_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir,

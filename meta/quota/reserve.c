@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reservations of operations under way. Between the quota check and the end of an operation, other
- * operations are checked. The reservation counts meanwhile, so that concurrent operations cannot
- * pass a limit together. Space for written bytes is reserved for longer: file-reserve.c.
+ * Reservations for the time between the quota check of an operation and its end. Checks of
+ * concurrent operations count them as used: two operations that fit only one at a time cannot both
+ * pass. Space for written bytes is reserved until the commit: file-reserve.c.
  */
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@ static void add_reserved_of(struct cfs_quotas *q, enum cfs_quota_kind kind, uint
 
 	if (!l)
 		return;
-	/* A limit that was set meanwhile does not contain earlier reservations. */
+	/* A limit that is newer than the reservation does not contain it. */
 	l->reserved_space = CFS_MAX(l->reserved_space + space, 0);
 	l->reserved_inodes = CFS_MAX(l->reserved_inodes + inodes, 0);
 }
@@ -38,14 +38,14 @@ void cfs_quotas_add_reserved(struct cfs_quotas *q, const struct cfs_reservation 
 		add_reserved_of(q, CFS_QUOTA_DIR, r->dirs.v[i], space, inodes);
 }
 
-/* Takes over dirs. */
+/* Owns wanted->dirs from here on, also after an error. */
 static int reserve(struct cfs_quotas *q, const struct cfs_reservation *wanted,
 		   struct cfs_reservation *ret)
 {
 	int rc;
 
 	pthread_mutex_lock(&q->lock);
-	rc = cfs_quotas_judge(q, wanted);
+	rc = cfs_quotas_check_locked(q, wanted);
 	if (!rc)
 		cfs_quotas_add_reserved(q, wanted, wanted->space, wanted->inodes);
 	pthread_mutex_unlock(&q->lock);
@@ -79,7 +79,7 @@ int cfs_quotas_reserve(struct cfs_quotas *q, const struct cfs_ctx *ctx, const st
 	return rc ? rc : reserve(q, &r, ret);
 }
 
-/* The space that a growing file needs beyond its reservation. space <= 0: none. */
+/* The space that a growing file needs beyond its reservation; ret->space <= 0: none. */
 static int growth(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		  const struct cfs_attr *attr, int64_t space, struct cfs_reservation *ret)
 {
@@ -121,7 +121,7 @@ int cfs_quotas_check_growth(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs
 	if (rc || r.space <= 0)
 		return rc;
 	pthread_mutex_lock(&q->lock);
-	rc = cfs_quotas_judge(q, &r);
+	rc = cfs_quotas_check_locked(q, &r);
 	pthread_mutex_unlock(&q->lock);
 	free(r.dirs.v);
 	return rc;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Usage that engines without inline_usage leave to the core: summed up per directory and written by
- * the flusher. Bounded by the directories that change between two flushes.
+ * Changes of usage for engines without inline_usage: summed per directory until the next flush.
+ * Memory grows with the number of directories that change between two flushes.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The setting record (volume-format section 2). One table gives each field's name, its place in the
- * struct and when it is written; encoding, decoding, copying and comparing follow it.
+ * The setting record (volume-format section 2). A table gives the name of each field, its offset in
+ * the struct and when it is written. Encoding, decoding, copying and comparing use the table.
  */
 #include <errno.h>
 #include <limits.h>
@@ -268,7 +268,7 @@ int cfs_setting_copy(const struct cfs_setting *src, struct cfs_setting **ret)
 	return 0;
 }
 
-/* ---- fields of the record that the table does not have ---- */
+/* ---- unknown fields of the record: kept in `rest` and written back unchanged ---- */
 
 static const struct field *find_field(const char *name)
 {
@@ -280,7 +280,7 @@ static const struct field *find_field(const char *name)
 	return NULL;
 }
 
-/* JuiceFS stores 64 bits where this struct has an int. */
+/* JuiceFS stores a 64-bit integer where this struct has an int: clamps it. */
 static int narrow(const json_t *v)
 {
 	return (int)CFS_MAX(CFS_MIN(json_integer_value(v), (json_int_t)INT_MAX),
@@ -293,7 +293,7 @@ static const char *tier_key(int id, char buf[16])
 	return buf;
 }
 
-/* NULL: no unknown fields. */
+/* The unknown fields of each tier, by its id. NULL: none. */
 static json_t *rest_of_tiers(const json_t *tiers)
 {
 	json_t *all = json_object(), *t;
@@ -475,7 +475,7 @@ static int encode(const struct cfs_setting *s, enum secrets secrets, json_t **re
 		if (v && json_object_set_new(root, fields[i].name, v))
 			rc = rc ? rc : -ENOMEM;
 	}
-	/* Not in output for people: it may contain a secret. */
+	/* Left out when secrets are masked: an unknown field may contain a secret. */
 	if (!rc && secrets == ENCRYPTED)
 		rc = put_rest(s, root);
 	if (rc) {
@@ -498,7 +498,7 @@ int cfs_setting_encode(const struct cfs_setting *s, char **ret)
 	json_decref(root);
 	if (!text)
 		return -ENOMEM;
-	/* The record has line breaks but no indentation; breaks inside strings are escaped. */
+	/* Removes the indentation, which the record does not have. Strings have no raw newlines. */
 	for (in = out = text; *in; in++) {
 		*out++ = *in;
 		if (*in == '\n')
@@ -534,7 +534,7 @@ static int decode_tiers(const json_t *v, struct cfs_setting *s)
 	json_t *t;
 	int rc;
 
-	/* Clients before 1.4 write none: their class is that of tier 0. */
+	/* Clients before 1.4 write no tiers: tier 0 then has the storage class of the volume. */
 	if (!json_is_object(v) || json_object_size(v) == 0)
 		return add_tier(s, 0, s->storage_class, "");
 	json_object_foreach ((json_t *)v, key, t) {

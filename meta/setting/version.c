@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which clients a volume admits (volume-format section 13). */
+/* The client versions that a volume allows (volume-format section 13). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

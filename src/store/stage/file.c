@@ -56,7 +56,22 @@ void cfs_stage_syncs_free(struct dir_sync *y, unsigned n)
 	free(y);
 }
 
-static int sync_path(const struct cache_dir *dir, const char *path)
+/*
+ * Of one directory only: any mount of the cache directory may remove it while it is empty, and
+ * another one gets its name. 0: the file system cannot tell.
+ */
+static uint64_t id_of(int fd)
+{
+	const unsigned want = STATX_INO | STATX_BTIME;
+	struct statx st;
+
+	if (statx(fd, "", AT_EMPTY_PATH, want, &st) < 0 || (st.stx_mask & want) != want)
+		return 0;
+	return st.stx_ino * 0x9E3779B97F4A7C15ULL ^
+	       ((uint64_t)st.stx_btime.tv_sec * 1000000000 + st.stx_btime.tv_nsec);
+}
+
+static int sync_path(const struct cache_dir *dir, const char *path, uint64_t *ret_id)
 {
 	int r = 0, fd = openat(atomic_load(&dir->fd), path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
@@ -64,50 +79,45 @@ static int sync_path(const struct cache_dir *dir, const char *path)
 		return -errno;
 	if (fsync(fd) < 0)
 		r = -errno;
+	*ret_id = id_of(fd);
 	close(fd);
 	return r;
 }
 
-static uint64_t hash_path(const char *path)
-{
-	uint64_t h = 14695981039346656037ULL; /* FNV-1a */
-
-	for (; *path; path++)
-		h = (h ^ (uint8_t)*path) * 1099511628211ULL;
-	return h;
-}
-
-static bool parents_are_durable(const struct dir_sync *y, uint64_t hash)
+static bool parents_are_durable(const struct dir_sync *y, uint64_t id)
 {
 	unsigned i;
 
-	for (i = 0; i < CFS_MIN(y->n_durable, CFS_ARRAY_SIZE(y->durable)); i++) {
-		if (y->durable[i] == hash)
+	for (i = 0; id && i < CFS_MIN(y->n_durable, CFS_ARRAY_SIZE(y->durable)); i++) {
+		if (y->durable[i] == id)
 			return true;
 	}
 	return false;
 }
 
-/* A directory with all above it, up to the volume's. */
+/* A directory with all above it, and the name of the volume's. */
 static int sync_dir(struct dir_sync *y, const struct cache_dir *dir, const char *path)
 {
-	uint64_t hash = hash_path(path);
 	char above[CFS_CACHEDIR_PATH_MAX];
+	uint64_t id, ignored;
 	char *slash;
 	int r;
 
-	r = sync_path(dir, path);
-	if (r < 0 || parents_are_durable(y, hash))
+	r = sync_path(dir, path, &id);
+	if (r < 0 || parents_are_durable(y, id))
 		return r;
 	snprintf(above, sizeof(above), "%s", path);
 	while (r == 0 && (slash = strrchr(above, '/')) != NULL) {
 		*slash = '\0';
-		r = sync_path(dir, above);
+		r = sync_path(dir, above, &ignored);
 	}
 	if (r == 0)
-		r = sync_path(dir, ".");
+		r = sync_path(dir, ".", &ignored);
+	/* A base that this user may not read is left to the kernel. */
+	if (r == 0 && (r = sync_path(dir, "..", &ignored)) == -EACCES)
+		r = 0;
 	if (r == 0)
-		y->durable[y->n_durable++ % CFS_ARRAY_SIZE(y->durable)] = hash;
+		y->durable[y->n_durable++ % CFS_ARRAY_SIZE(y->durable)] = id;
 	return r;
 }
 

@@ -50,8 +50,8 @@ struct dir_sync {
 	pthread_cond_t changed;
 	TAILQ_HEAD(, dir_sync_wait) queue;
 	bool running;
-	/* Paths whose parents are durable, too. Only the running thread uses it. */
-	uint64_t durable[16]; /* hashes of them */
+	/* Directories with a durable path. Only the running thread uses it. */
+	uint64_t durable[16]; /* ids of them */
 	unsigned n_durable;
 };
 

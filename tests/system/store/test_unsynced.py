@@ -367,6 +367,26 @@ def test_staged_blocks(ws):
     m.check(cuts=9)
 
 
+def test_staged_blocks_where_directories_were_removed(ws):
+    """A mount of the same cache directory removes empty ones when it begins."""
+    cache = ws.dir / "disk/cache"
+    m = Machine(ws, 0, "writeback,upload-delay=1h,cache-dir=%s" % cache, disk=Disk(ws, apart="cache"))
+    m.volume.check_options = None  # the checker does not look into staging directories
+    mnt = m.mount()
+    home = cache / m.volume.setting()["UUID"] / "rawstaging/chunks/0"
+    store(mnt / "removed", b"x" * 5000)
+    assert list(home.glob("*/*"))
+    os.unlink(mnt / "removed")
+    wait_until(lambda: not list(home.glob("*/*")), 30, "the end of the staged block")
+    other = m.mount(opts="cache-dir=%s" % cache)
+    wait_until(lambda: not list(home.iterdir()), 30, "the end of empty directories")
+    other.umount()
+    store(mnt / "f", b"y" * 5000)
+    mnt.kill9()
+    name = "%s/0/2_0_5000" % home
+    end = len(m.disk.read())
+    assert not [seed for seed in range(200) if name not in m.disk.state("some", end, seed)]
+
 
 class OnDisk:
     """A server whose files are on a disk that forgets, and that acknowledges before it syncs."""

@@ -47,6 +47,9 @@ static int measure(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t di
 		do {
 			rc = q->eng->ops->readdir(q->eng, ctx, dir, true, page, &cursor, visit, &w);
 		} while (rc == 0);
+		/* A directory that was removed during the walk has no usage. */
+		if (rc == -ENOENT)
+			rc = 0;
 		if (rc < 0 || w.n == 0)
 			break;
 		dir = w.todo[--w.n];

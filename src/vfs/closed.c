@@ -84,10 +84,11 @@ static void ended(void *arg, int err)
 	struct vnode *n = arg;
 	struct cfs_vfs *v = n->vfs;
 	struct cfs_ctx ctx = internal_ctx(v);
-	struct cfs_attr attr;
+	struct cfs_attr attr = {.nlink = 1};
+	int r = err < 0 ? cfs_meta_getattr(v->conf.meta, &ctx, n->node.key, &attr) : 0;
 
-	/* Data of a file that another mount has removed is not counted as lost. */
-	if (err < 0 && cfs_meta_getattr(v->conf.meta, &ctx, n->node.key, &attr) != -ENOENT) {
+	/* Data of a file without a name is not counted as lost. */
+	if (err < 0 && r != -ENOENT && attr.nlink) {
 		cfs_err("data of a closed file was not stored, the next fsync of it or of a "
 			"directory says so: inode=%llu error=%s",
 			(unsigned long long)n->node.key, cfs_errname(err));

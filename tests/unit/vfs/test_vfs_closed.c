@@ -187,6 +187,21 @@ static void a_removed_file_loses_nothing(void **state)
 	close_dir(fh);
 }
 
+/* Without it: fsync of a directory fails for a temporary file that is gone. */
+static void nor_does_one_without_a_name(void **state)
+{
+	uint64_t fh;
+
+	start_later();
+	fh = open_dir();
+	write_and_close(1);
+	assert_int_equal(unlink_file("f00001"), 0);
+	meta.attr[1].nlink = 0;
+	data.closed_err = -EIO;
+	assert_int_equal(sync_dir(fh), 0);
+	close_dir(fh);
+}
+
 /* Without it: stat(2) shows the old length, and an unlink removes the file under its upload. */
 static void the_inode_stays_open_until_it_is_committed(void **state)
 {
@@ -324,6 +339,7 @@ int main(void)
 		cmocka_unit_test_teardown(the_file_reports_its_loss_once, end),
 		cmocka_unit_test_teardown(no_loss_is_forgotten, end),
 		cmocka_unit_test_teardown(a_removed_file_loses_nothing, end),
+		cmocka_unit_test_teardown(nor_does_one_without_a_name, end),
 		cmocka_unit_test_teardown(the_inode_stays_open_until_it_is_committed, end),
 		cmocka_unit_test_teardown(an_unlock_waits, end),
 		cmocka_unit_test_teardown(a_reader_does_not_take_the_loss_along, end),

@@ -86,7 +86,10 @@ void cfs_replica_stop(struct cfs_replica *r, cfs_deadline_t deadline);
 
 extern const struct cfs_metric_table cfs_replica_metrics;
 
-/* 1: the bucket refuses to create an object twice; 0: it replaces it; else its error. */
+/*
+ * 1: the bucket refuses to create an object twice, also when several try at once (a server that does
+ * not is very likely found, not surely); 0: it replaces it; else its error. Starts threads.
+ */
 int cfs_replica_probe(struct cfs_object_store *o, const char *volume, cfs_deadline_t deadline);
 
 struct cfs_replica_restore {

@@ -124,21 +124,3 @@ int chain_read_list(struct cfs_object_store *o, const char *volume, cfs_deadline
 	}
 	return r;
 }
-
-int cfs_replica_probe(struct cfs_object_store *o, const char *volume, cfs_deadline_t deadline)
-{
-	struct iovec iov = {(char *)"probe", 5};
-	char key[CHAIN_KEY];
-	int r, gone;
-
-	snprintf(key, sizeof(key), "%s/testing/replica-%016" PRIx64, volume, cfs_random_u64());
-	r = o->ops->put(o, key, &iov, 1, 0, deadline);
-	if (r < 0)
-		return r;
-	r = o->ops->put(o, key, &iov, 1, CFS_OBJECT_NEW, deadline);
-	gone = o->ops->del(o, key, deadline);
-	if (r == -EEXIST)
-		return gone < 0 ? gone : 1;
-	/* A server that refuses the condition itself has none either. */
-	return r == 0 || r == -EOPNOTSUPP || r == -EINVAL ? 0 : r;
-}

@@ -138,13 +138,14 @@ int replication_set(struct cfs_meta *m, struct cfs_object_store *objects, const 
 		want.conditional = r;
 		if (!r && mode == REPLICATION_SYNC) {
 			snprintf(err, 256,
-				 "the bucket does not know conditional writes (If-None-Match), "
-				 "which replicate=sync needs");
+				 "the bucket does not refuse to create an object twice "
+				 "(If-None-Match), which replicate=sync needs");
 			return -EOPNOTSUPP;
 		}
 		if (!r)
-			fputs("The bucket does not know conditional writes (If-None-Match): two "
-			      "mounts of copies of this database would damage the replica.\n",
+			fputs("The bucket does not refuse to create an object twice "
+			      "(If-None-Match): two mounts of copies of this database would damage "
+			      "the replica.\n",
 			      stderr);
 	}
 	r = replication_write(m, &want);

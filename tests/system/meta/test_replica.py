@@ -464,15 +464,17 @@ def test_a_restored_database_is_refused_when_the_volume_has_gone_on(ws):
     assert mnt.stat("replica_fenced") == 0
 
 
-def test_a_bucket_without_conditions(ws, s3, via):
+@pytest.mark.parametrize("which", [1, 5])
+def test_a_bucket_without_conditions(ws, s3, via, which):
+    """The second put of the probe is answered as if it had replaced the object, or one of several at once as if
+    the server had looked before another one had created it."""
     vol = S3Volume(ws, s3, url="%s/bucket" % via.url)
-    # The second put of the probe is answered as if it had replaced the object.
-    via.add("PUT", "testing/replica", skip=1, every=1, times=1, status=200, headers={"ETag": '"x"'})
-    refused(ws, "config", "--replicate", "sync", vol.url, env=s3.keys, says="does not know conditional writes")
+    via.add("PUT", "testing/replica", skip=which, every=1, times=1, status=200, headers={"ETag": '"x"'})
+    refused(ws, "config", "--replicate", "sync", vol.url, env=s3.keys, says="does not refuse to create an object twice")
     via.clear()
-    via.add("PUT", "testing/replica", skip=1, every=1, times=1, status=200, headers={"ETag": '"x"'})
+    via.add("PUT", "testing/replica", skip=which, every=1, times=1, status=200, headers={"ETag": '"x"'})
     r = ws.run("cachefs", "config", "--replicate", "async", vol.url, env=s3.keys, check=True)
-    assert "does not know conditional writes" in r.stderr
+    assert "does not refuse to create an object twice" in r.stderr
     mnt = vol.mount(env=s3.keys)
     write(mnt / "one", b"1")
     covered(mnt)

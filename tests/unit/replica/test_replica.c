@@ -191,6 +191,30 @@ static int put_always(struct cfs_object_store *o, const char *key, const struct 
 	return honest->put(o, key, iov, n, tier & ~(unsigned)CFS_OBJECT_NEW, deadline);
 }
 
+static int put_after_a_look(struct cfs_object_store *o, const char *key, const struct iovec *iov,
+			    int n, unsigned tier, cfs_deadline_t deadline)
+{
+	struct cfs_object_info info;
+
+	if (tier & CFS_OBJECT_NEW && !honest->head(o, key, &info, deadline))
+		return -EEXIST;
+	return put_always(o, key, iov, n, tier, deadline);
+}
+
+static void test_probe(void **state)
+{
+	struct cfs_object_ops ops = *store->ops;
+
+	assert_int_equal(cfs_replica_probe(store, VOLUME, cfs_deadline_in(30000)), 1);
+	honest = store->ops;
+	store->ops = &ops;
+	ops.put = put_always;
+	assert_int_equal(cfs_replica_probe(store, VOLUME, cfs_deadline_in(30000)), 0);
+	ops.put = put_after_a_look;
+	assert_int_equal(cfs_replica_probe(store, VOLUME, cfs_deadline_in(30000)), 0);
+	store->ops = honest;
+}
+
 /* Two mounts of one database append to one chain: neither replaces an entry of the other. */
 static void test_two_writers_without_conditions(void **state)
 {
@@ -225,6 +249,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_base_beside_entries),
+		cmocka_unit_test(test_probe),
 		cmocka_unit_test(test_two_writers_without_conditions),
 	};
 

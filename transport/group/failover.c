@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "group-internal.h"
 
-#define FAILOVERS	 2  /* that may be needed */
+#define FAILOVERS	 2  /* members behind the owners that may replace slow ones */
 #define COMPARED	 64 /* members at most */
 #define PROBE_TIMEOUT_MS 2000
 #define PROBE_LIMIT_MS	 10000 /* including the time the peer needs to fetch the block */
@@ -53,7 +53,7 @@ void cfs_group_judge(void *arg, struct cfs_slow *s, uint64_t us)
 
 /* ---- probes ---- */
 
-/* A probe ends before its peer is closed, and so before its node. */
+/* Closing the peer ends a probe, so `node` outlives it. */
 struct probe {
 	struct cfs_peer_get get; /* first */
 	struct group_node *node;
@@ -133,7 +133,7 @@ unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_snapshot
 		if (!nodes[i]->peer || !cfs_slow_is(&nodes[i]->latency.slow))
 			ret[k++] = (struct group_owner){.node = nodes[i],
 							.failover = i >= g->replicas};
-		else if (probe && i < g->replicas) /* other members need not have it */
+		else if (probe && i < g->replicas) /* others need not have it */
 			probe_slow(g, v, nodes[i], b);
 	}
 	return k;

@@ -3,12 +3,12 @@
  * Shared by the files of the cache group.
  *
  *	group.c      joining and leaving, requests
- *	members.c    the members, as the registry says
- *	heartbeat.c  the same as nodes, at every tick
- *	snapshot.c   the same as requests see it
+ *	members.c    the list of members in the registry
+ *	heartbeat.c  makes nodes of them at every tick
+ *	snapshot.c   makes an immutable snapshot of the nodes for requests
  *	locate.c     finds a member that has a block
- *	hedge.c      requests that are late
- *	slow.c       peers that are slow; failover.c: which members are asked instead
+ *	hedge.c      late answers
+ *	slow.c       slow peers; failover.c: the members that are asked instead
  *	record.c     records of the registry: members and keys
  *	placement.c  the owners of a block
  *
@@ -56,12 +56,12 @@ struct group_snapshot {
 	atomic_uint refs;
 	struct cfs_placement *all; /* of nodes */
 	/*
-	 * The placement as if no member were drained. It ranks the owner of a block before others
-	 * joined, or before it was drained, next to the current owner or before it.
+	 * The placement as if no member were drained: it ranks previous owners of a block, from before
+	 * others joined or before it was drained, first or next to the current owner.
 	 */
 	struct cfs_placement *previous;
-	bool keepers; /* some members can keep blocks: those that cannot own none */
-	bool drained; /* some members own nothing, and may still have many blocks */
+	bool keepers; /* some members can keep blocks, so those that cannot own none */
+	bool drained; /* some members own no blocks, and may still have many cached */
 	size_t n;
 	struct group_node *nodes[];
 };
@@ -90,7 +90,7 @@ struct cfs_group {
 	size_t n_nodes;
 	bool had_others; /* others were present when we joined */
 	bool listed;	 /* we are in the list */
-	bool changed;	 /* an input of placement has changed since the snapshot was made */
+	bool changed;	 /* the nodes have changed since the snapshot was made */
 	bool heartbeat_failed;
 	atomic_bool fenced; /* another mount has our id; set by the heartbeat */
 
@@ -140,7 +140,7 @@ struct group_owner {
 unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_snapshot *v,
 				const struct cfs_peer_block *b, bool probe,
 				struct group_owner ret[CFS_PLACEMENT_PICK_MAX]);
-/* The judge of a node's latency.slow; arg: the group. */
+/* The judge function of a node's latency.slow; arg: the group. */
 void cfs_group_judge(void *arg, struct cfs_slow *s, uint64_t us);
 
 /* ---- heartbeat.c ---- */

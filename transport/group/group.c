@@ -68,7 +68,7 @@ static int start_transport(struct cfs_group *g, const struct cfs_group_conf *con
 		.allow_public = conf->allow_public,
 		.ops = conf->ops,
 		.ops_arg = conf->ops_arg,
-		/* A longer timeout of answers applies to connecting, too. */
+		/* A longer timeout for answers applies to connecting, too. */
 		.connect_timeout_ms = (unsigned)CFS_MAX(g->timeout_ms, CONNECT_MS),
 		/* Refused before they would time out, other members turn to object storage at
 		 * once. */
@@ -243,8 +243,8 @@ bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b)
 }
 
 /*
- * The time of a read that is kept for object storage. 0 when object storage would take longer
- * for these bytes: only the peer that fetches them may then have them in time.
+ * The part of a read's time that is reserved for object storage. 0 if object storage needs longer for
+ * these bytes: then only a peer that is already fetching them can have them in time.
  */
 static uint64_t reserve_ms(const struct cfs_group *g, uint32_t len, uint64_t left_ms)
 {
@@ -262,7 +262,7 @@ static ssize_t ask(struct cfs_group *g, struct group_node *n, const struct cfs_p
 	const struct cfs_patience patience = {
 		/* A silent peer leaves half of the time for others. */
 		.silent_ms = CFS_MIN(g->timeout_ms, left_ms / 2),
-		/* One that works waits for object storage, as this member would have to. */
+		/* A peer that reports work waits for object storage, as this member would. */
 		.reserve_ms = reserve_ms(g, len, left_ms),
 		.deadline = deadline,
 	};
@@ -286,7 +286,7 @@ static ssize_t ask(struct cfs_group *g, struct group_node *n, const struct cfs_p
 	return r;
 }
 
-/* Picks other members that may have had it, the likeliest first. */
+/* Picks other members that may have the block from earlier, the likeliest first. */
 static unsigned pick_previous(const struct group_snapshot *v, const struct cfs_peer_block *b,
 			      struct group_node *ret[CFS_PLACEMENT_PICK_MAX])
 {
@@ -301,9 +301,9 @@ static unsigned pick_previous(const struct group_snapshot *v, const struct cfs_p
 }
 
 /*
- * For an own block that we may not have fetched yet: asks the members that owned it before we
- * joined, or before they were drained. Usually the first one has it; the others are asked for a
- * byte, all at once.
+ * For an own block that this member may not have: asks the members that owned it before this one
+ * joined, or before they were drained. Usually the first one has it. Otherwise the others are asked
+ * for one byte, all at once, to find one that has it.
  */
 static ssize_t ask_previous(struct cfs_group *g, const struct group_snapshot *v,
 			    const struct cfs_peer_block *b, uint32_t off, uint32_t len,
@@ -355,16 +355,15 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_snapshot *v,
 			return -EAGAIN;
 		*ret_asked = true;
 		r = ask(g, node, b, off, len, flags | failover, dst, n_dst, hedge, deadline);
-		/* Once this owner has answered, another one is no help. */
+		/* After an answer of this owner, another one does not help. */
 		if (r >= 0 || (r == -ENOENT && !flags) || r == -EALREADY || r == -ECANCELED)
 			break;
-		/* After that time the next member helps only if it has the block, not if it must
-		 * fetch it. */
+		/* After a timeout the next member helps only if it has the block cached. */
 		if (r == -ETIMEDOUT)
 			flags = CFS_PEER_ONLY_CACHED;
 		if (cfs_deadline_passed(deadline))
 			break;
-		/* A member that became slow meanwhile does not count. */
+		/* A member that became slow in this request is not counted as an owner. */
 		left -= r != -EBUSY || !cfs_slow_is(&node->latency.slow);
 	}
 	return r;
@@ -451,7 +450,7 @@ int cfs_group_map(struct cfs_group *g, const struct cfs_peer_block *b,
 	return (int)n;
 }
 
-/* ---- what is shown ---- */
+/* ---- status ---- */
 
 struct shown {
 	struct cfs_group_member *v; /* sorted by id */
@@ -466,7 +465,7 @@ static int by_id(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* The fields that only its record has. */
+/* Adds the fields that only the member's record in the registry has. */
 static int describe(void *arg, const char *group, const struct cfs_group_member *m)
 {
 	struct shown *s = arg;
@@ -504,7 +503,7 @@ int cfs_group_each_member(struct cfs_group *g, cfs_group_member_fn fn, void *arg
 		sum += cfs_group_snapshot_weight(v, &v->nodes[i]->member);
 	for (i = 0; i < v->n && !r; i++)
 		show_peer(v, v->nodes[i], sum, &s.v[i]);
-	/* Without the registry members have no names. */
+	/* Without the registry, members are shown without host and mount point. */
 	if (!r)
 		(void)cfs_group_list_one(&g->registry, g->name, describe, &s);
 	for (pass = 0; pass < 2; pass++) {

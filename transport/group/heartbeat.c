@@ -14,8 +14,7 @@
 #include "members.h"
 #include "sorted.h"
 
-/* A new key is accepted at once, and used after so many heartbeats, when the others have read
- * it. */
+/* A new key is accepted at once. It is used after so many heartbeats, when all members have it. */
 #define KEY_HEARTBEATS 2
 
 static uint64_t id_of(const void *element)
@@ -42,7 +41,7 @@ static bool same_place(const struct cfs_group_member *a, const struct cfs_group_
 	       strcmp(a->address, b->address) == 0 && strcmp(a->volume, b->volume) == 0;
 }
 
-/* The reason not to talk to each other; NULL: none. A member of unknown volume has ours. */
+/* The reason not to connect to each other; NULL: none. An unknown volume counts as ours. */
 static const char *incompatibility(const struct cfs_group_member *us,
 				   const struct cfs_group_member *it)
 {
@@ -183,7 +182,7 @@ static bool still_fresh(const struct cfs_group *g)
 	return g->had_others && cfs_now_ms() - g->joined_ms < g->backup_ms;
 }
 
-/* The others worked without us for a while: they may have fetched blocks that we own. */
+/* Missing from the list for a while: others may have fetched and kept blocks that we own. */
 static void note_absence(struct cfs_group *g)
 {
 	bool listed = cfs_roster_find(&g->members->roster, g->self.member.id);
@@ -212,7 +211,7 @@ static void note_keeping(struct cfs_group *g)
 			g->name);
 }
 
-/* Updates our own record; others read it at once when the change matters to them. */
+/* Updates our own record. A change that others use is written at once. */
 static int refresh_self(struct cfs_group *g)
 {
 	struct cfs_group_member *m = &g->self.member;
@@ -279,7 +278,7 @@ static int exchange(struct cfs_group *g, uint64_t now_ms)
 	if (r < 0)
 		return r;
 	r = cfs_members_write(g->members, now_ms);
-	/* A member that may not write shares nothing, and need not be found. */
+	/* A member without write access to the registry shares nothing, so others need no record. */
 	return r == -EROFS && !g->shares ? 0 : r;
 }
 
@@ -289,7 +288,7 @@ int cfs_group_heartbeat_once(struct cfs_group *g)
 
 	if (r >= 0)
 		r = r2;
-	/* On failure the last known members stay. */
+	/* On failure the last known members remain. */
 	if (!g->changed || (r < 0 && !g->snapshot))
 		return r;
 	r2 = cfs_group_snapshot_publish(g);

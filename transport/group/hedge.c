@@ -14,14 +14,14 @@
 #define LONG_FETCH_MS 250
 #define MEMBERS_MAX   1000000u
 
-/* ---- how long a peer takes ---- */
+/* ---- response times of a peer ---- */
 
 static uint32_t count(const _Atomic uint32_t *v)
 {
 	return atomic_load_explicit(v, memory_order_relaxed);
 }
 
-/* Concurrent additions may or may not be lost: each is one of hundreds. */
+/* Loses some concurrent additions, which does not matter among hundreds. */
 static void forget_half(struct cfs_latency *p)
 {
 	uint32_t left = 0;
@@ -74,7 +74,7 @@ uint64_t cfs_latency_late_ms(const struct cfs_latency *p, uint64_t patience_ms)
 	return CFS_MIN(CFS_MAX(late_ms, CFS_HEDGE_MIN_MS), most);
 }
 
-/* ---- how many hedges there may be ---- */
+/* ---- the budget of hedges ---- */
 
 void cfs_hedging_init(struct cfs_hedging *h, unsigned percent)
 {
@@ -124,7 +124,7 @@ struct asked {
 	struct cfs_peer_get get; /* first */
 	sem_t *woken;
 	int err;
-	atomic_bool ended;	      /* err is set, and nothing but woken is touched afterwards */
+	atomic_bool ended;	      /* err is set; after it only `woken` is used */
 	atomic_bool worked_on;	      /* as the peer reports */
 	_Atomic uint64_t expected_ms; /* when it expects to answer; 0: unknown */
 	struct cfs_hedge *hedge;
@@ -273,7 +273,7 @@ static bool is_expected_in_time(struct race *r, const struct cfs_patience *p)
 	       cfs_now_ms() <= expected_ms + CFS_HEDGE_SLACK_MS;
 }
 
-/* True: the time of the peer is up. */
+/* Waits for the peer's part of the time. True: it has not answered, the rest is for object storage. */
 static bool is_reserve_left(struct race *r, const struct cfs_patience *p)
 {
 	cfs_deadline_t begin = p->deadline - p->reserve_ms, end = p->deadline - p->reserve_ms / 4;
@@ -353,8 +353,8 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_latency *latency, stru
 	if (r.abandoned && err == -ECANCELED)
 		err = -EBUSY;
 	/*
-	 * A request that was given up took at least so long, so a peer that became slow gets more
-	 * time. Long fetches say nothing about the peer; short ones are typical.
+	 * A request that was given up took at least this long: counted, it gives a peer that became
+	 * slow more time. Long fetches are not counted, as they measure object storage.
 	 */
 	took_ns = cfs_now_ns() - start_ns;
 	if ((err == 0 || err == -ECANCELED || won) &&

@@ -2,13 +2,14 @@
 /*
  * Late answers of a peer, and the reaction to them.
  *
- * An answer is late when it takes twice as long as 95 of 100 recent answers of this peer. At half
- * of that time the peer is asked whether it has the block. A peer that answers "no", or that it
- * works on it, is fetching the block for all who want it: it is not fetched twice. A peer that has
- * it gets as much time again. After that the hedge runs. It also runs when a well-known peer has
- * been silent to all requests from here. Hedges are bounded for the group as a whole: each takes a
- * credit, of which the requests of all members together earn a hundredth per percent, up to
- * CFS_HEDGE_BURST.
+ * An answer is late after twice the 95th percentile of this peer's recent answers. At half of that
+ * time the peer gets a probe: does it have the block? If not, or if it reports work on the request,
+ * it is fetching the block for all members that want it, and there is no hedge. If it has the block,
+ * it gets the same time once more, then the hedge runs. The hedge also runs when a peer with enough
+ * samples has answered no request since this one began.
+ *
+ * Hedges are bounded for the group as a whole: each takes a credit. Each request earns hedge_percent
+ * hundredths of a credit for the group, and up to CFS_HEDGE_BURST credits are saved.
  *
  * Threads: any. Memory: fixed.
  */
@@ -22,9 +23,9 @@
 #include "slow.h"
 
 #define CFS_HEDGE_BURST	   16
-#define CFS_HEDGE_MIN_MS   20	/* nothing counts as late sooner */
-#define CFS_HEDGE_SAMPLES  16	/* fewer answers say nothing about a peer */
-#define CFS_HEDGE_SLACK_MS 1000 /* after the time when a peer expected to answer */
+#define CFS_HEDGE_MIN_MS   20	/* no answer is late before */
+#define CFS_HEDGE_SAMPLES  16	/* answers before a peer's percentile is used */
+#define CFS_HEDGE_SLACK_MS 1000 /* an answer is overdue so long after the estimate */
 
 /* Response times of a peer, of its last few hundred answers. Starts as zeros. */
 struct cfs_latency {
@@ -43,7 +44,7 @@ struct cfs_hedging {
 	_Atomic int credits;	  /* hundredths, of the whole group; a hedge here costs `members`
 				   * times one */
 	_Atomic uint64_t hedges;
-	_Atomic uint64_t wins; /* of hedges: the other way was faster */
+	_Atomic uint64_t wins; /* hedges that were faster than the peer */
 };
 
 void cfs_hedging_init(struct cfs_hedging *h, unsigned percent);
@@ -57,22 +58,21 @@ bool cfs_hedging_take(struct cfs_hedging *h);
  * How long a read waits for a peer.
  *
  * A peer that reports work on the request fetches the block. When reserve_ms are left until the
- * deadline, object storage is asked as well, without a credit: the peer may be the slow one, and
- * its answer may still be the first. A peer that expects to answer by the deadline gets three
- * quarters of the reserve, too, as long as the answer is not overdue by CFS_HEDGE_SLACK_MS: so a
- * block is fetched once even if object storage needs nearly all of the time, and a peer whose
- * estimates are wrong still leaves the last quarter.
+ * deadline, object storage is asked as well, without a credit, and the first answer is used. A peer
+ * that expects to answer by the deadline also gets three quarters of the reserve, unless its answer
+ * is overdue by CFS_HEDGE_SLACK_MS: so the group fetches a block once even if object storage needs
+ * nearly all of the time, and a wrong estimate still leaves the last quarter.
  */
 struct cfs_patience {
-	uint64_t silent_ms;  /* the peer may be silent about the request */
-	uint64_t reserve_ms; /* 0: object storage would be too late anyway */
+	uint64_t silent_ms;  /* longest time without a message about the request */
+	uint64_t reserve_ms; /* kept for object storage; 0: none, it would be too late */
 	cfs_deadline_t deadline;
 };
 
 /*
  * As cfs_peer_read(), and: -EALREADY: hedge has the bytes; -ECANCELED: hedge has no room, and the
- * caller should use the other way itself; -EBUSY: the same, or the peer turns out to be slow. In
- * each case dst is not written afterwards. hedge may be NULL: -ETIMEDOUT leaves the reserve to the
+ * caller should use the other way itself; -EBUSY: the same, or the peer turned out to be slow. dst is
+ * not written after the return. hedge may be NULL: -ETIMEDOUT leaves the reserve to the
  * caller.
  */
 ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_latency *latency, struct cfs_peer *peer,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds which of several members has a block: all are asked for one byte of it at once. */
+/* Finds a member that has a block cached: asks all for one byte of it at once. */
 #include <errno.h>
 
 #include "group-internal.h"
@@ -19,7 +19,7 @@ struct search {
 	pthread_cond_t ended;
 	struct probe probes[CFS_PLACEMENT_PICK_MAX];
 	unsigned running;
-	int found; /* the first that said yes; -1 */
+	int found; /* index of the first that has it; -1 */
 };
 
 static void note_end(struct cfs_peer_get *g, int err)

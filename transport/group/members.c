@@ -17,8 +17,8 @@
 #define LEASE_TICKS	    3
 #define DEPUTIES	    4
 #define WATCH_TICKS	    2	 /* of deputies */
-#define SETTLING_HEARTBEATS 3	 /* then all members left by the previous leader are judged */
-#define LOST_MAX	    3	 /* after so many the list is written anew */
+#define SETTLING_HEARTBEATS 3	 /* until a new leader has judged all members */
+#define LOST_MAX	    3	 /* failed reads in a row, then the list is written anew */
 #define LEASE_MIN_MS	    1000 /* allows for a busy machine */
 
 void cfs_members_init(struct cfs_members *m)
@@ -118,7 +118,7 @@ static int apply_changes(struct cfs_members *m, uint64_t from, struct cfs_roster
 	return r;
 }
 
-/* -EINVAL: the records do not form the list. */
+/* -EINVAL: the list does not have the head's checksum. */
 static int take(struct cfs_members *m, struct cfs_roster *next)
 {
 	if (next->sum != m->head.sum)
@@ -168,7 +168,7 @@ int cfs_members_follow(struct cfs_members *m)
 		r = follow_changes(m);
 	if (r == -ENOENT || r == -EINVAL)
 		r = follow_full_list(m);
-	/* It was replaced meanwhile: the next head names the replacement. */
+	/* The records were replaced meanwhile; the next head names the new ones. */
 	return r == -ENOENT ? -EAGAIN : r;
 }
 
@@ -203,7 +203,7 @@ static bool is_left(const struct cfs_members *m)
 		return true;
 	if (deputy == 1 && m->head.tick_ms == 0)
 		return true;
-	/* Takeovers are staggered, and members that did not watch come after those that did. */
+	/* Takeovers are staggered; deputies, which know the others' heartbeats, come first. */
 	if (deputy)
 		return quiet_ms > lease_ms + (deputy - 1) * m->tick_ms;
 	return quiet_ms > 2 * lease_ms + m->tick_ms + m->self->boot % lease_ms;
@@ -287,7 +287,7 @@ static int write_own_info(const struct cfs_members *m)
 	return m->registry->put(m->registry->arg, key, m->own_info, strlen(m->own_info), false);
 }
 
-/* Before the record that names its version. -ESTALE: it is not the one we wrote last. */
+/* Written before the record that names its version. -ESTALE: not the one that we wrote last. */
 static int put_info(struct cfs_members *m, struct group_record *record)
 {
 	const struct cfs_group_registry *reg = m->registry;
@@ -318,8 +318,8 @@ static int put_info(struct cfs_members *m, struct group_record *record)
 	return r;
 }
 
-/* The record is not the one we wrote last: our last answer was lost, the registry went back in
- * time, or another mount has our id. */
+/* Our record is not the one that we wrote last. Either the answer to the last write was lost, the
+ * registry was restored from a backup, or another mount has our id. */
 static int settle(struct cfs_members *m, const char *key, const char *text)
 {
 	const struct cfs_group_registry *reg = m->registry;
@@ -353,7 +353,7 @@ static int put_self(struct cfs_members *m)
 	int r = 0;
 
 	record.number = ++m->number;
-	/* The list has all whose records can be read: our description may be lost. */
+	/* The list lacks us although our record exists: our description may be lost. */
 	if (m->own && m->known && !cfs_roster_find(&m->roster, record.member.id)) {
 		free(m->own_info);
 		m->own_info = NULL;
@@ -383,7 +383,7 @@ static int put_self(struct cfs_members *m)
 
 /* ---- the work of a tick ---- */
 
-/* Half a tick early is better than one late. */
+/* Half a tick early rather than late. */
 static bool is_due(const struct cfs_members *m, uint64_t then_ms, uint64_t now_ms,
 		   uint64_t period_ms)
 {
@@ -398,10 +398,10 @@ static uint64_t look_period(const struct cfs_members *m)
 	return m->tick_ms * (settled && !cfs_members_deputy(m) ? LOOK_TICKS : 1);
 }
 
-/* 0: others read the records. */
+/* 0: this member does not read the records. */
 static uint64_t watch_period(const struct cfs_members *m)
 {
-	/* Before our record exists, this list would lack us. */
+	/* Without our own record, the published list would lack us. */
 	if (!m->own || m->read_only)
 		return 0;
 	if (m->leading)
@@ -415,7 +415,7 @@ int cfs_members_read(struct cfs_members *m, uint64_t now_ms)
 	int r = 0;
 
 	if (!m->leading && is_due(m, m->look_ms, now_ms, look_period(m))) {
-		/* Records that the head named may have been replaced meanwhile. */
+		/* The records that the head names may be replaced between the reads. */
 		do
 			r = look(m, now_ms);
 		while (r == -EAGAIN && !m->known);
@@ -454,7 +454,7 @@ int cfs_members_write(struct cfs_members *m, uint64_t now_ms)
 		return 0;
 	}
 	r = heartbeat(m, now_ms);
-	/* Members that join next must find us. */
+	/* The first list must contain us. */
 	if (r >= 0 && first && m->leading)
 		r = cfs_members_watch(m, now_ms, m->tick_ms);
 	if (r < 0 || !m->leading || m->fenced)
@@ -463,8 +463,8 @@ int cfs_members_write(struct cfs_members *m, uint64_t now_ms)
 }
 
 /*
- * The record last: it is what is looked for, so an interrupted removal is repeated; and a member
- * that turns out to be alive misses it, and writes both again.
+ * Removes the description first, then the record. An interrupted removal is repeated, because the
+ * record is still found. A member that is alive after all misses its record and writes both again.
  */
 void cfs_members_drop_record(const struct cfs_members *m, uint64_t id)
 {

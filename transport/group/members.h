@@ -10,19 +10,19 @@
  *	group.list.NAME/sV.NONCE.I	piece I of the whole list of version V
  *
  * One member, the leader, reads all records every tick (a quarter of a heartbeat), judges which
- * members are alive, and publishes what has changed: first the changes as records of their own, then
- * the head that makes them valid, which is swapped for the one it knows. So of two leaders one
- * fails, and a version means one list. Others read the head every second tick, and what they lack:
- * the changes after version LOG can be had, and the full list of version FULL. SUM is that of the
- * list: a member that does not have it afterwards reads the full list. After LOG_MAX changes there
- * is another full list; then LOG is the one before, and what is older is removed.
+ * members are alive, and publishes the changes: first the changes as records of their own, then, by
+ * compare-and-swap, the head that makes them valid. So of two leaders one fails, and a version means
+ * one list. Other members read the head every second tick, and then the records they lack: changes
+ * after version LOG exist, and the full list of version FULL. SUM is the checksum of the list; a
+ * member whose list differs reads the full list. After LOG_MAX changes the leader writes another full
+ * list; LOG is then the version of the previous one, and older records are removed.
  *
- * Four deputies (the first by id that share and do not lead) read the records every second tick. The
- * first takes over when the head stands still for three ticks of the leader, the next one when the
- * first does not, and so on; so one of them knows which other members have been silent, and since
- * when. Any other member takes over later, and has to find that out. While the leader is a new one,
- * all read the head every tick. Time counts only while reads succeed: an outage of the registry
- * makes no member gone.
+ * Four deputies (the first by id that share and do not lead) read the records every second tick, so
+ * they know which members are silent, and since when. The first deputy takes over when the head has
+ * not changed for three ticks of the leader, the second when the first does not, and so on. Any other
+ * member takes over later, and has to watch the members first. After a change of leader all members
+ * read the head every tick for a while. Time counts only while reads succeed, so an outage of the
+ * registry removes no member.
  *
  * INFOS is 1 where the leader reads descriptions. A member whose leader does not, because it is of
  * a version without them, has the description in its record.

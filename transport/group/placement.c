@@ -19,7 +19,7 @@ struct cfs_placement {
 	struct place v[];
 };
 
-/* A bijection in which every input bit reaches every output bit. */
+/* A bijective mixer: every input bit affects every output bit. */
 static uint64_t mix(uint64_t x)
 {
 	x ^= x >> 32;
@@ -56,7 +56,7 @@ int cfs_placement_create(const struct cfs_placement_member *v, size_t n, struct 
 			p->v[p->n++] = (struct place){
 				.seed = mix(v[i].id), .weight = v[i].weight, .index = (unsigned)i};
 	}
-	/* Not by index: members agree on the order of equal draws. */
+	/* By id, so that all members order equal draws in the same way. */
 	qsort(p->v, p->n, sizeof(p->v[0]), order);
 	*ret = p;
 	return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing the list; the leader's part. */
+/* Publishes the list: the leader's part. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -124,7 +124,7 @@ static int swap_head(struct cfs_members *m, const struct members_head *h)
 		r = reg->swap(reg->arg, key, m->head_text, strlen(m->head_text), text, (size_t)n);
 	else
 		r = reg->put(reg->arg, key, text, (size_t)n, true);
-	/* The writer may be ourselves, in a try whose answer was lost. */
+	/* The writer may be this member, in an attempt whose answer was lost. */
 	if ((r == -ESTALE || r == -EEXIST) && cfs_members_read_head(m, &other, found) == 0 &&
 	    strcmp(found, text) == 0)
 		r = 0;
@@ -156,7 +156,7 @@ static int make_roster(struct cfs_members *m, uint64_t now_ms)
 	return r;
 }
 
-/* Members of another form write records that this version cannot read. */
+/* Members of other versions write records that this version cannot read. */
 static bool has_foreign_members(const struct cfs_members *m)
 {
 	const struct cfs_roster_entry *e;
@@ -203,7 +203,7 @@ int cfs_members_claim(struct cfs_members *m, uint64_t now_ms)
 	return 0;
 }
 
-/* Only stragglers still read these records, and then read the whole list. */
+/* A member that still reads these records falls back to the full list. */
 struct removal {
 	struct cfs_members *m;
 	uint64_t below;
@@ -230,7 +230,7 @@ static int note_old(void *arg, const char *key, const void *value, size_t len)
 	return 0;
 }
 
-/* Versions below; UINT64_MAX: everything. */
+/* Removes versions below; UINT64_MAX: all. */
 static void remove_list(struct cfs_members *m, uint64_t below)
 {
 	struct removal x = {.m = m, .below = below};

@@ -7,7 +7,7 @@
  *	group.info.NAME/ID	the description of a member, written by it when it changes:
  *				BOOT VERSION {description}
  *	group.list.NAME/...	who is there: members.c
- *	group.key/NAME		the key that members prove to have, and the one before
+ *	group.key/NAME		the key that members prove to have, and the previous one
  *
  * While the leader does not read descriptions (members.h), the first record has the description in
  * place of VERSION.
@@ -148,7 +148,7 @@ static char *description_of(const struct cfs_group_member *m)
 		      "version", m->version, "weight", (int)m->weight, "rank", (int)m->rank,
 		      "fresh", m->fresh, "tls", m->transport == CFS_PEER_TLS, "memory_only",
 		      m->memory_only);
-	/* Members of earlier versions neither have nor read it. */
+	/* Older versions of cachefs neither write nor read it. */
 	if (j && m->rdma && json_object_set_new(j, "rdma", json_true()) < 0) {
 		json_decref(j);
 		j = NULL;

@@ -20,7 +20,7 @@
 struct cfs_roster_entry {
 	uint64_t id;
 	unsigned weight;
-	unsigned rank; /* its past or future weight, while weight is 0 */
+	unsigned rank; /* the weight that it had, or will have, while weight is 0 */
 	bool fresh;
 	enum cfs_peer_transport transport;
 	bool memory_only;	       /* cannot keep blocks at the moment */
@@ -32,7 +32,7 @@ struct cfs_roster_entry {
 struct cfs_roster {
 	struct cfs_roster_entry *v;
 	size_t n, room;
-	uint64_t sum; /* over the entries, in any order */
+	uint64_t sum; /* checksum, independent of the order of entries */
 };
 
 void cfs_roster_free(struct cfs_roster *r);

@@ -6,9 +6,9 @@
 #include "base/bytes.h"
 
 #define MS_NS	      1000000ull
-#define FORGIVEN_AT   10	 /* pauses after which the next one is short again */
+#define FORGIVEN_AT   10	 /* pauses without a slow state that reset the next pause */
 #define PROBE_RUNS_MS UINT64_MAX /* until_ms while a probe is under way */
-/* Waiting threads look more often than this: a longer gap means that this process did not run. */
+/* Waiting threads look more often. In a longer gap this process did not run; it is not counted. */
 #define LOOK_MAX_NS (2 * CFS_SLOW_LOOK_MS * MS_NS)
 
 void cfs_slow_init(struct cfs_slow *s, cfs_slow_judge_fn judge, void *arg)
@@ -35,7 +35,7 @@ uint64_t cfs_slow_part_us(uint64_t ns, uint64_t bytes, uint64_t answers)
 
 /* ---- the service time; all called with the lock ---- */
 
-/* Silence proves nothing in either direction, nor does a peer that was hardly asked. */
+/* A period without bytes, or with little outstanding time, changes nothing. */
 static void end_period(struct cfs_slow *s, uint64_t now_ns)
 {
 	const struct cfs_slow_period *p = &s->now;
@@ -51,7 +51,7 @@ static void end_period(struct cfs_slow *s, uint64_t now_ns)
 	s->stretch_ns = 0;
 }
 
-/* Threads may bring times and counts that are older than those of others. */
+/* now_ns and received may be older than those of another thread's call. */
 static void account(struct cfs_slow *s, uint64_t now_ns, uint64_t received)
 {
 	if (s->outstanding > 0 && now_ns > s->at_ns) {
@@ -108,7 +108,7 @@ void cfs_slow_works(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns,
 	account(s, now_ns, received);
 	a->worked_ns = now_ns;
 	remove_outstanding(s, a);
-	/* For a single request, the elapsed time was the fetch. */
+	/* Without other requests, the time so far was that of the fetch. */
 	if (s->outstanding == 0) {
 		s->now.ns -= CFS_MIN(s->now.ns, s->stretch_ns);
 		s->stretch_ns = 0;
@@ -186,7 +186,7 @@ uint64_t cfs_slow_limit_us(uint64_t *others, unsigned n, uint64_t bucket_us)
 		       (uint64_t)CFS_SLOW_MIN_US);
 }
 
-/* ---- while it is slow ---- */
+/* ---- the slow state ---- */
 
 bool cfs_slow_is(const struct cfs_slow *s)
 {

@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Detects a peer that is so slow that its blocks are better had elsewhere.
+ * Detects a slow peer, whose blocks are read from other members or object storage meanwhile.
  *
- * Its service time is the time with requests outstanding at it, per CFS_SLOW_PART bytes received
- * meanwhile: requests that queue at a peer are no slower than one alone. A round trip counts for
- * CFS_SLOW_ANSWER bytes more, of which each answer has its part: those outstanding together share
- * it, so that small answers do not hide a slow link. A request that the peer reports work on is not
- * outstanding: a slow bucket is not a slow peer. A peer that sends nothing at all is silent and not
- * slow; deadlines are for that.
+ * The service time of a peer is the time with requests outstanding at it, per CFS_SLOW_PART bytes
+ * received in that time, so that requests queued at a peer do not make it look slow. A round trip
+ * counts as CFS_SLOW_ANSWER further bytes, which the answers outstanding together share: so small
+ * answers do not hide a slow link. A request is not outstanding while the peer reports work on it,
+ * so that a slow bucket does not make the peer slow. A peer that sends no bytes at all is not slow;
+ * deadlines detect that.
  *
- * The service time is taken over periods of CFS_SLOW_PERIOD_MS of such time. After CFS_SLOW_PERIODS
- * in a row above CFS_SLOW_MIN_US `judge` is called. It compares the peer with others at the same
- * time, as an overloaded machine makes all of them slow, and calls cfs_slow_begin() or not. From
- * then on the peer is not asked, and requests that wait for it fail over to the next member. A probe of
- * CFS_SLOW_PROBE bytes finds out when it is fast again. Pauses between probes double while the peer
- * stays slow, and keep their length for one that is slow again soon.
+ * The service time is measured over periods of CFS_SLOW_PERIOD_MS with outstanding requests. After
+ * CFS_SLOW_PERIODS periods in a row above CFS_SLOW_MIN_US, `judge` is called. It compares the peer
+ * with others at the same time, because an overloaded machine makes all of them look slow, and may
+ * call cfs_slow_begin(). From then on requests, also those that wait, fail over to the next member.
+ * A probe of CFS_SLOW_PROBE bytes detects when the peer is fast again. The pauses between probes
+ * double while the peer stays slow; they go on doubling if it is slow again
+ * soon.
  *
- * A peer with requests outstanding for less than CFS_SLOW_PERIOD_MS of CFS_SLOW_WINDOW_MS is not
+ * A peer with outstanding requests in less than CFS_SLOW_PERIOD_MS of CFS_SLOW_WINDOW_MS is not
  * judged.
  *
- * Threads: any. Memory: fixed. `lock` is held for a few instructions, and no other is taken in it.
+ * Threads: any. Memory: fixed. `lock` is a leaf.
  */
 #ifndef CFS_TRANSPORT_SLOW_H
 #define CFS_TRANSPORT_SLOW_H
@@ -31,12 +32,12 @@
 
 #define CFS_SLOW_PART	      (128u << 10)
 #define CFS_SLOW_ANSWER	      (32u << 10)
-#define CFS_SLOW_MIN_US	      40000 /* of a part; below it nothing is slow */
+#define CFS_SLOW_MIN_US	      40000 /* of a part; faster peers are never slow */
 #define CFS_SLOW_PERIOD_MS    400
 #define CFS_SLOW_PERIODS      3
-#define CFS_SLOW_WINDOW_MS    1000	   /* on the clock; what is older is not compared */
+#define CFS_SLOW_WINDOW_MS    1000	   /* on the clock; older values are not compared */
 #define CFS_SLOW_LOOK_MS      100	   /* how often a waiting request checks */
-#define CFS_SLOW_STILL_MS     600	   /* after WORKING; then a request is outstanding again */
+#define CFS_SLOW_STILL_MS     600	   /* after a WORKING a request is outstanding again */
 #define CFS_SLOW_KNOWN	      (512u << 10) /* bytes after which a service time can be compared */
 #define CFS_SLOW_TIMES	      4		   /* slower than others, and ... */
 #define CFS_SLOW_BUCKET_TIMES 2		   /* ... than object storage: slow */
@@ -54,14 +55,14 @@ struct cfs_slow_period {
 };
 
 struct cfs_slow {
-	_Atomic uint64_t until_ms; /* no requests until a probe after this time; 0: it is asked */
+	_Atomic uint64_t until_ms; /* time of the next probe of a slow peer; 0: not slow */
 	cfs_slow_judge_fn judge;   /* may be NULL */
 	void *arg;
 
 	pthread_mutex_t lock;	  /* the rest */
 	unsigned outstanding;	  /* requests */
 	uint64_t at_ns, received; /* accounted up to here */
-	uint64_t stretch_ns;	  /* in now.ns: since requests are outstanding without a break */
+	uint64_t stretch_ns;	  /* part of now.ns: since `outstanding` was last 0 */
 	struct cfs_slow_period now, last;
 	unsigned slow_periods;
 	uint64_t pause_ms, ended_ms;
@@ -96,9 +97,9 @@ uint64_t cfs_slow_limit_us(uint64_t *others, unsigned n, uint64_t bucket_us);
 bool cfs_slow_is(const struct cfs_slow *s);
 /* Marks the peer slow. False: it was already. */
 bool cfs_slow_begin(struct cfs_slow *s, uint64_t now_ms);
-/* True for one caller: a probe is due, and the caller must report it with cfs_slow_probed(). */
+/* True for one caller: a probe is due, which it makes and reports with cfs_slow_probed(). */
 bool cfs_slow_take_probe(struct cfs_slow *s, uint64_t now_ms);
-/* well: the peer is no longer slow. */
+/* well: the probe was fast, which ends the slow state. */
 void cfs_slow_probed(struct cfs_slow *s, bool well, uint64_t now_ms);
 
 #endif

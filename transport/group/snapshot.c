@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The members are kept twice: as nodes, which only the heartbeat changes, and as a membership
- * snapshot, which is immutable and held by requests while they use it.
+ * Members exist as nodes, which only the heartbeat changes, and in a membership snapshot, which is
+ * immutable and referenced by requests while they use it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -113,7 +113,7 @@ int cfs_group_snapshot_publish(struct cfs_group *g)
 	old = g->snapshot;
 	g->snapshot = v;
 	pthread_mutex_unlock(&g->lock);
-	/* Each block is asked for by all members but its owner. */
+	/* A late owner is hedged by all members but itself. */
 	cfs_hedging_share(&g->hedging, (unsigned)CFS_MAX(v->n, (size_t)1) - 1);
 	cfs_group_snapshot_unref(old);
 	return 0;

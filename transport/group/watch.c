@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The members that the records show: for the leader and its deputies. */
+/* Judges from the records which members are alive: the leader's and its deputies' part. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,13 +11,13 @@
 #include "members.h"
 #include "sorted.h"
 
-/* Heartbeats that may pass without a change of the number; the least time for that. */
+/* Heartbeats without a change of its number after which a member is gone; the least time. */
 #define MISSED_HEARTBEATS 2
 #define QUIET_MIN_MS	  1500
-/* Time after which an unchanging record is removed; removals at a time. */
+/* Age after which an unchanged record is removed; removals at a time. */
 #define FORGOTTEN_MS  (10 * 60 * 1000)
 #define FORGOTTEN_MAX 64
-/* Descriptions that are read by name; more are read as a table. */
+/* Up to so many descriptions are read one by one; more by reading the whole table. */
 #define INFOS_BY_NAME 16
 
 struct members_watch {
@@ -59,7 +59,7 @@ static int find_or_add(struct cfs_members *m, uint64_t id, struct members_watch 
 	return 0;
 }
 
-/* Of the version of a description in a record of its own. */
+/* Identifies a version of a description that has a record of its own. */
 static uint64_t info_of(const struct group_record *r)
 {
 	return r->boot * 0x9e3779b97f4a7c15u + r->info;
@@ -101,7 +101,7 @@ static int see_malformed(struct cfs_members *m, const char *key, struct members_
 	return ignore_malformed(m, key);
 }
 
-/* 0: the key of no member. */
+/* 0: not a member's key. */
 static uint64_t id_of_key(const char *key)
 {
 	const char *text = strchr(key, '/');
@@ -216,7 +216,7 @@ static void judge(struct cfs_members *m, struct members_watch *w)
 	w->gone = gone;
 }
 
-/* Goes through all members seen before: those without a record have left. */
+/* Judges all known members. Those without a record have left. */
 static void judge_all(struct cfs_members *m)
 {
 	unsigned forgotten = 0;

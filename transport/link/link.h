@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transport table: the carriers of a connection's bytes are tcp, tls, and tls whose sending
- * half the kernel encrypts.
+ * The table of byte streams under a connection: tcp, tls, and tls with sent data encrypted by the
+ * kernel.
  *
  * No call waits: one that would returns -EAGAIN, and poll(2) on fd tells when to retry. All calls
  * are on the loop's thread, except for a client's connection: send may be called by other threads,
@@ -26,7 +26,7 @@ struct cfs_link {
 	int fd;
 	int low;	/* value of the last expect */
 	bool unread;	/* recv may have data that poll(2) does not see */
-	bool key_limit; /* its keys are used up (RFC 8446 5.5): another connection should be made */
+	bool key_limit; /* too many records under its keys (RFC 8446 5.5): open another connection */
 	struct cfs_tls *tls; /* set before accept or connect; unused by tcp */
 	struct cfs_tls_session *session;
 };
@@ -41,7 +41,7 @@ typedef int (*cfs_link_connect_fn)(struct cfs_link *l, const struct sockaddr *ad
 typedef int (*cfs_link_connected_fn)(struct cfs_link *l);
 /*
  * Handshake of the link; optional. 0: done, and ops may be others; -EAGAIN: call again once fd is
- * readable (*ret_out: writable). -EPROTOTYPE: the other side does not speak it at all.
+ * readable (*ret_out: writable). -EPROTOTYPE: the other side does not speak this protocol.
  */
 typedef int (*cfs_link_handshake_fn)(struct cfs_link *l, bool *ret_out);
 /* A secret that only the two ends of this connection know (RFC 9266); optional, after the
@@ -53,9 +53,9 @@ typedef ssize_t (*cfs_link_recv_fn)(struct cfs_link *l, struct iovec *iov, int n
 typedef ssize_t (*cfs_link_send_fn)(struct cfs_link *l, struct iovec *iov, int n, bool more);
 /* Moves up to len bytes out of a pipe. Optional: large answers are copied. */
 typedef ssize_t (*cfs_link_splice_fn)(struct cfs_link *l, int pipe_fd, size_t len, bool more);
-/* Keeps poll(2) from showing fd as readable before so many bytes are there. Optional. */
+/* poll(2) shows fd as readable only from so many bytes on (SO_RCVLOWAT). Optional. */
 typedef void (*cfs_link_expect_fn)(struct cfs_link *l, size_t bytes);
-/* Shuts it down in both directions; fd stays until close. Any thread. */
+/* Shuts the connection down in both directions; fd stays open until close. Any thread. */
 typedef void (*cfs_link_cut_fn)(struct cfs_link *l);
 typedef void (*cfs_link_close_fn)(struct cfs_link *l);
 

@@ -13,12 +13,12 @@
 
 #define ENTRIES	    1024
 #define COMPLETIONS 8192
-#define WORKERS	    256 /* at most, for the ring: they wait for disks, and their users bound them */
+#define WORKERS	    256 /* of the ring, for reads of disks; users have smaller limits */
 #define IDLE_MS	    1000
 #define BATCH	    256
 
 /*
- * Called with the lock held: the loop may be freed as soon as it can see why it is woken. Writing
+ * Called with the lock held, because the loop may end and be freed once it sees the reason. Writing
  * to an eventfd does not wait.
  */
 static void wake(struct cfs_loop *loop)
@@ -234,7 +234,7 @@ static int ring_init(struct cfs_loop *loop)
 		io_uring_queue_exit(&loop->ring);
 		return -ENOSYS;
 	}
-	(void)io_uring_register_ring_fd(&loop->ring); /* Linux 5.18: spares a look-up per call */
+	(void)io_uring_register_ring_fd(&loop->ring); /* Linux 5.18: saves a look-up per call */
 	(void)io_uring_register_iowq_max_workers(&loop->ring, workers); /* Linux 5.15 */
 	return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One thread with one ring. It waits only in the ring; calls that might wait for a disk run on the
- * ring's own workers.
+ * An event loop: one thread with one io_uring. The thread waits only in the ring; calls that may wait
+ * for a disk run on the ring's workers.
  */
 #ifndef CFS_TRANSPORT_LOOP_H
 #define CFS_TRANSPORT_LOOP_H
@@ -21,7 +21,7 @@ struct cfs_op {
 	void (*fn)(struct cfs_op *op, int res);
 };
 
-/* A call to be run by the thread; embedded. Added again while queued, it runs once. */
+/* A call that the thread is to run; embedded. One that is queued already is not queued twice. */
 struct cfs_work {
 	void (*fn)(struct cfs_work *w);
 	struct cfs_work *next;
@@ -38,9 +38,9 @@ struct cfs_loop {
 	_Atomic unsigned touched; /* counts started operations */
 	uint64_t busy_until_ms;
 	unsigned ops;  /* under way in the ring */
-	unsigned held; /* other reasons to keep running */
+	unsigned held; /* operations outside the ring that keep the thread running */
 
-	/* The callbacks of its one user. tick: true when the next should come soon. */
+	/* The callbacks of its one user. tick returns true to be called again soon. */
 	bool (*tick)(void *arg);
 	void (*flush)(void *arg);    /* end of a round, before it waits */
 	bool (*has_more)(void *arg); /* the next round must not wait */
@@ -60,7 +60,7 @@ struct cfs_loop {
 	int started; /* 1: running, < 0: failed */
 	/* Under the lock. */
 	bool ended;
-	bool calling; /* between cfs_loop_call_begin() and _end() */
+	bool calling; /* in a cfs_loop_call_begin() section */
 	bool orphan;  /* the stopper has given up waiting for the end */
 	void (*orphaned)(void *arg);
 };

@@ -13,7 +13,7 @@
 #define BUFFER	     (4 << 20)
 #define BACKLOG	     1024
 #define KEEPALIVE_S  30
-#define USER_LOST_MS 60000 /* without acknowledgement: the other machine is gone */
+#define USER_LOST_MS 60000 /* without acknowledgement, then the connection is lost */
 
 static void set_int(int fd, int level, int name, int value)
 {
@@ -22,8 +22,8 @@ static void set_int(int fd, int level, int name, int value)
 }
 
 /*
- * Sizes beyond the system's limit would be cut down to it and end the kernel's own tuning, which
- * may go further.
+ * A buffer size that the system limits would be cut to that limit, and would disable the kernel's
+ * autotuning, which may go further.
  */
 static bool is_allowed(const char *limit)
 {

@@ -17,7 +17,7 @@
 #define RECORD		       (16u << 10)
 #define RECORD_MAX	       (RECORD + 256 + 5) /* on its way: RFC 8446, 5.2 */
 #define READ_BUFFER	       (64u << 10)	  /* received at a time */
-#define HANDSHAKE_MAX	       (8u << 10) /* of an unknown client's bytes; a member sends 600 */
+#define HANDSHAKE_MAX	       (8u << 10) /* from a client without proof; a member sends 600 */
 #define IDENTITY_LEN	       32
 #define CONTENT_TYPE_HANDSHAKE 22
 
@@ -117,7 +117,7 @@ static SSL_CTX *new_context(const SSL_METHOD *method)
 				    SSL_MODE_RELEASE_BUFFERS);
 	SSL_CTX_clear_options(c, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
 	SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
-	/* Resumption would be a second way of admission. */
+	/* No resumption: it would authenticate without the group's key. */
 	if (SSL_CTX_set_num_tickets(c, 0) == 1 && SSL_CTX_set_ciphersuites(c, CIPHERS) == 1 &&
 	    SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) == 1 &&
 	    SSL_CTX_set_max_proto_version(c, TLS1_3_VERSION) == 1)
@@ -126,7 +126,7 @@ static SSL_CTX *new_context(const SSL_METHOD *method)
 	return NULL;
 }
 
-/* OpenSSL sends without MSG_NOSIGNAL. */
+/* OpenSSL sends without MSG_NOSIGNAL, so a closed connection raises SIGPIPE. */
 static void ignore_sigpipe(void)
 {
 	struct sigaction old;
@@ -152,7 +152,7 @@ int cfs_tls_create(const struct cfs_handshake_keys *keys, uint64_t records, stru
 	ignore_sigpipe();
 	SSL_CTX_set_psk_use_session_callback(tls->client, offer_key);
 	SSL_CTX_set_psk_find_session_callback(tls->server, find_key);
-	/* No certificate is trusted: none can replace the key. */
+	/* A server with a certificate instead of the key fails: no certificate is trusted. */
 	SSL_CTX_set_verify(tls->client, SSL_VERIFY_PEER, NULL);
 	SSL_CTX_set_read_ahead(tls->client, 1);
 	SSL_CTX_set_default_read_buffer_len(tls->client, READ_BUFFER);
@@ -192,7 +192,7 @@ static int tls_listen(const struct sockaddr *addr, socklen_t len)
 	return cfs_link_tcp.listen(addr, len);
 }
 
-/* A client gets a session with its first bytes: a mere connection costs only a socket. */
+/* The session is created with the client's first bytes: an idle connection costs only a socket. */
 static int tls_accept(struct cfs_link *l, int listen_fd, struct sockaddr_storage *from)
 {
 	return cfs_link_tcp.accept(l, listen_fd, from);
@@ -306,7 +306,7 @@ static int tls_handshake(struct cfs_link *l, bool *ret_out)
 	}
 	if (error != SSL_ERROR_NONE)
 		return failure(s, error, err);
-	if (!SSL_session_reused(s->ssl)) /* OpenSSL's name for: with the key */
+	if (!SSL_session_reused(s->ssl)) /* OpenSSL calls a handshake with an external PSK reused */
 		return -EACCES;
 	if (SSL_is_server(s->ssl) && BIO_get_ktls_send(SSL_get_wbio(s->ssl)))
 		l->ops = &by_kernel;
@@ -316,7 +316,7 @@ static int tls_handshake(struct cfs_link *l, bool *ret_out)
 
 static void tls_binding(struct cfs_link *l, uint8_t ret[CFS_LINK_BINDING])
 {
-	/* It fails only without memory; the two ends then differ and refuse each other. */
+	/* Fails only without memory; then the proofs of the two ends differ and the handshake fails. */
 	memset(ret, 0, CFS_LINK_BINDING);
 	(void)SSL_export_keying_material(l->session->ssl, ret, CFS_LINK_BINDING, binding_label,
 					 sizeof(binding_label) - 1, NULL, 0, 0);
@@ -423,7 +423,7 @@ static ssize_t tls_send(struct cfs_link *l, struct iovec *iov, int n, bool more)
 	return total;
 }
 
-/* Part of a record is here and cannot be decrypted yet; the rest is still to come. */
+/* A part of a record may be buffered here already, which the socket does not count. */
 static void tls_expect(struct cfs_link *l, size_t bytes)
 {
 	cfs_link_tcp.expect(l, bytes > RECORD_MAX ? bytes - RECORD_MAX : 1);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The path of an answer. First its checksum is made: from the file's own for whole segments,
- * computed for the parts at the edges (where the whole segment is read and checked). Then the frame
- * is queued: small ones are copied together, large ones go from the page cache to the socket
- * through a pipe. A file that is not in the page cache is read by the ring's workers, after
- * admission to its disk.
+ * Sending an answer. First its checksum: whole segments have theirs in the file; for a part of a
+ * segment, the whole segment is read and checked and the part's checksum computed. Then the frame is
+ * queued: small answers are copied together, large ones go from the page cache to the socket through
+ * a pipe. Workers of the ring read a file that is not in the page cache, after admission to its
+ * disk.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -162,7 +162,7 @@ void cfs_answer_leaving(struct cfs_server *sc)
 	struct cfs_frame f = {.type = CFS_FRAME_DRAIN};
 	uint8_t *p = reserve(sc, CFS_WIRE_HEADER, FEW);
 
-	if (!p) /* announced to the next request */
+	if (!p) /* the next request gets -ESHUTDOWN */
 		return;
 	cfs_wire_put(p, &f);
 	cfs_conn_again(&sc->c, false, true);
@@ -203,7 +203,7 @@ static int has_pages(int fd, uint64_t off, uint64_t len)
 	return st.cached >= pages;
 }
 
-/* Splicing it does not wait for a disk: its pages are cached, and the last one has arrived. */
+/* True: splice(2) does not wait for a disk. All pages are cached, and the last one is up to date. */
 static bool is_cached(int fd, uint64_t off, uint64_t len)
 {
 	char last;
@@ -214,8 +214,8 @@ static bool is_cached(int fd, uint64_t off, uint64_t len)
 }
 
 /*
- * Reads from the page cache. A non-blocking read still makes the kernel ask the disk for missing
- * bytes, and that blocks once the disk's queue is full: so it is not tried on a hanging disk.
+ * Reads from the page cache. Even a non-blocking read makes the kernel start readahead, which blocks
+ * once the disk's queue is full. So a hanging disk is not read.
  */
 static bool read_cached(const struct cfs_reply *j, uint32_t from, uint32_t to, uint8_t *dst)
 {
@@ -245,7 +245,7 @@ static void read_done(struct cfs_op *op, int res)
 	cfs_answer_advance(j);
 }
 
-/* On a worker from the start: the loop's thread could block on the disk's full queue. */
+/* IOSQE_ASYNC: inline submission could block the loop's thread on the disk's full queue. */
 static int start_read(struct cfs_reply *j)
 {
 	struct io_uring_sqe *sqe = cfs_loop_sqe(&j->sc->c.t->loop, &j->op);
@@ -260,7 +260,8 @@ static int start_read(struct cfs_reply *j)
 
 /*
  * Gets the bytes [from, to) of the file, at most CFS_READ_MAX, until cfs_admission_leave().
- * IN_RING: the ring reads them, or will; cfs_answer_advance() then calls again and finds them.
+ * IN_RING: the ring reads them, or will after admission; cfs_answer_advance() then repeats the call,
+ * which finds them.
  */
 static int bytes_of(struct cfs_reply *j, uint32_t from, uint32_t to, const uint8_t **ret)
 {
@@ -429,8 +430,8 @@ static int queue_large(struct cfs_reply *j)
 
 	if (r < 0)
 		return r;
-	cfs_admission_leave(j); /* taken when it was to be a small one */
-	/* Once its header is on its way, an answer cannot be refused. */
+	cfs_admission_leave(j); /* of a small answer that became a large one */
+	/* An answer cannot be refused once its header is queued. */
 	if (j->s.a.fd >= 0 && cfs_admission_hangs(j->sc->c.t, j->s.a.disk) &&
 	    !is_cached(j->s.a.fd, j->s.req.off, j->s.req.len))
 		return -EBUSY;

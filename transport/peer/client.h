@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The seam of the transport: a client is one connection to a peer, asking side. It gets a range of
- * a block into the caller's buffers.
+ * The interface between peers and kinds of connections, requesting side. A client is one connection
+ * to a peer: it reads a range of a block into the caller's buffers.
  *
- *	above (peer.c, scaling.c): which connection gets a request and how many connections there
- *		are, requests that wait for one, the circuit breaker, deadlines, counters
- *	below (stream.c: a byte stream): how a request gets to the peer and its bytes get back,
- *		whether they are correct, authentication
+ *	callers (peer.c, scaling.c): choice and number of connections, the queue of requests
+ *		without a connection, circuit breaker, deadlines, counters
+ *	implementations (stream.c: a byte stream): sending requests, receiving and checking bytes,
+ *		authentication
  *
- * A peer may have clients of several kinds at a time. Nothing above the seam knows frames,
- * descriptors or checksums. Nothing below decides whom to ask, or asks again.
+ * A peer may have clients of several kinds at a time. Callers know no frames, descriptors or
+ * checksums. Implementations choose no peer and retry no request.
  *
  * A request is a struct cfs_peer_get. Its memory belongs to the client from start until the request
  * ends: a client ends a request only when nothing, device or thread, writes to its memory any more.
@@ -39,13 +39,13 @@ struct cfs_hint {
 
 /*
  * Under the lock: queues the request for the next send; the caller has checked that there is room.
- * receives: the calling thread would receive the answer itself, and may when the client sets
- * g->receiver. Otherwise cfs_peer_finish() ends it. -ENOMEM, -EAGAIN: it is not queued.
+ * receives: the calling thread can receive the answer itself; the client sets g->receiver if it
+ * shall. Otherwise cfs_peer_finish() ends the request. -ENOMEM, -EAGAIN: it is not queued.
  */
 typedef int (*cfs_client_start_fn)(struct cfs_client *c, struct cfs_peer_get *g, bool receives);
 /* Under the lock: the same for a hint. -EOPNOTSUPP: the peer does not know hints. */
 typedef int (*cfs_client_hint_fn)(struct cfs_client *c, const struct cfs_hint *h);
-/* Under the lock, which it may drop meanwhile: sends what was queued, all together. */
+/* Under the lock, which it may drop meanwhile: sends all that is queued, in one batch. */
 typedef void (*cfs_client_send_fn)(struct cfs_client *c);
 /*
  * On the thread that started g, which has g->receiver: as cfs_peer_receive(). Reports its end by
@@ -85,7 +85,7 @@ struct cfs_client {
 
 	/* Under the lock */
 	bool connecting; /* until cfs_peer_connected() or cfs_peer_lost() */
-	bool usable;	 /* takes requests; set above the seam to false: it is closed once idle */
+	bool usable;	 /* takes requests; cleared by callers: it is closed once idle */
 	unsigned inflight, max_inflight;
 	uint64_t inflight_bytes, max_bytes;
 	uint64_t active_ms; /* its last answer, or when it was connected */
@@ -113,7 +113,8 @@ void cfs_peer_lost(struct cfs_peer *p, struct cfs_client *c, int err, bool was_r
 void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err);
 /*
  * Under the lock, at the end of receive. well: g has ended with 0, and the caller calls done.
- * Otherwise the loop continues it, and g is not looked at. p may be gone once the lock is dropped.
+ * Otherwise the loop continues with g, which is not read here. p may be freed once the lock is
+ * dropped.
  */
 void cfs_peer_received(struct cfs_peer *p, const struct cfs_peer_get *g, bool well);
 /* Bytes of an answer have come, wanted or not. Any thread. */

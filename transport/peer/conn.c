@@ -200,7 +200,8 @@ static int authenticate_step(struct cfs_conn *c)
 	r = cfs_reader_feed(rd, &none, &len, &f);
 	if (r <= 0)
 		return r;
-	/* Any other frame is refused before its length is believed. */
+	/* A frame of another type is refused here; payloads up to this point are control frames of bounded
+	 * length. */
 	r = cfs_handshake_frame(c->handshake, &f, cfs_reader_payload(rd), out, &len);
 	sent = cfs_conn_send_now(c, out, len);
 	return r < 0 ? r : sent < 0 ? sent : r;

@@ -121,7 +121,7 @@ void cfs_admission_run(struct cfs_transport *t)
 	}
 }
 
-/* An answer whose header was sent cannot be refused. */
+/* Answers whose header is queued cannot be refused. */
 static void refuse_overdue(const struct cfs_transport *t, struct cfs_disk_admission *d)
 {
 	struct cfs_reply *j, *next;

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inline receive: the thread that waits for an answer receives it on its own stack. The socket
- * itself then wakes that thread, without a detour through the loop.
+ * Inline receive: the thread that waits for an answer receives it, so that the socket wakes that
+ * thread instead of the loop.
  *
- * The loop receives on a connection until it has received the answer of a waiting thread
- * (get->waits), and nothing else is under way. Then it parks the connection: it is not armed in the
- * ring. The next request takes the parked connection if its thread waits for it and it is not
- * large. That thread receives by the same steps as the loop would, and parks the connection again.
- * It handles its own answer only. In all other cases the loop takes over as the connection is, even
- * in the middle of a frame, and continues: at the thread's deadline, while other requests are under
- * way, on any other frame, on a wrong checksum, or at the end of the connection. The loop also
- * takes over a parked connection when another kind of request is sent on it, or when it was idle
- * from one tick to the next; by then the end of the connection is noticed.
+ * The loop parks a connection, that is, does not poll it, when it has received the answer of a
+ * waiting thread (get->waits) and no other request is under way. The next request takes the parked
+ * connection if its thread waits for it and it is not large. That thread receives with the same
+ * steps as the loop, and parks the connection again. It handles only its own answer.
  *
- * While a thread receives, the receive state (rx and its neighbours, c.reader, the link's state
- * behind recv and expect) and the request's memory belong to the thread. Other threads still send
- * requests, and the loop may close the connection: that shuts it down, and the thread sees the end.
+ * The loop takes the connection back in its current state, even in the middle of a frame: at the
+ * thread's deadline, when another request is sent on it, on any other frame, on a wrong checksum,
+ * at the end of the connection, and when it was unused from one tick to the next. Only then does
+ * the loop notice that the peer has closed a parked connection.
+ *
+ * While a thread receives, the receive state (rx, rx_left, rx_crc, c.reader, and the link's state
+ * for recv and expect) and the request's memory belong to the thread. Other threads may send
+ * requests. The loop may close the connection: that shuts the socket down, which ends the thread's
+ * receive.
  */
 #include <errno.h>
 #include <limits.h>
@@ -24,7 +25,7 @@
 #include "base/bytes.h"
 #include "stream.h"
 
-/* The least request of a mount is a page of its pool; for larger ones a wake-up costs little. */
+/* A page of a mount's pool. For larger requests the wake-up of the loop matters little. */
 #define INLINE_MAX (128u << 10)
 
 static struct cfs_stream *stream_of(struct cfs_work *w)
@@ -159,7 +160,7 @@ static int receive(struct cfs_stream *s, struct cfs_peer_get *g)
 	return g->crc == s->rx_crc ? 0 : -EBADMSG;
 }
 
-/* Under the lock. Other effects of an answer on its peer were handled with the previous one. */
+/* Under the lock. The loop has handled the peer's recovery (note_result()) before it parked. */
 static void end_well(struct cfs_stream *s, struct cfs_peer_get *g)
 {
 	cfs_stream_take_out(s, g);

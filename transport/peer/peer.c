@@ -115,7 +115,7 @@ static bool is_failure(int err)
 	       err != -ESHUTDOWN;
 }
 
-/* A connection alone is no success: an authenticated peer may still send garbage. */
+/* Only an answer is a success: an authenticated peer may still send invalid frames. */
 static void note_result(struct cfs_peer *p, int err)
 {
 	bool too_many = false;
@@ -154,8 +154,8 @@ static uint64_t last_heard_ms(struct cfs_peer *p)
 }
 
 /*
- * A request was given up before its deadline, without any answer. A peer without answers for as
- * long as a request may wait has failed, although no single request waited so long.
+ * g was cancelled before its deadline and without an answer. A peer that has answered nothing for as
+ * long as one request may wait has failed, even if each request was cancelled sooner.
  */
 static void note_silence(struct cfs_peer *p, const struct cfs_peer_get *g)
 {
@@ -325,7 +325,7 @@ int cfs_peer_start(struct cfs_peer *p, struct cfs_peer_get *g)
 	g->start_ns = cfs_now_ns();
 	pthread_mutex_lock(&p->lock);
 	r = start(p, g, &kick);
-	/* The peer cannot be closed while its caller is here, but the request can end. */
+	/* g may end and be freed as soon as the lock is released. */
 	pthread_mutex_unlock(&p->lock);
 	if (r < 0)
 		return r;
@@ -546,7 +546,7 @@ void cfs_peer_lost(struct cfs_peer *p, struct cfs_client *c, int err, bool was_r
 		atomic_fetch_sub(&p->counters.conns[c->transport], 1);
 		atomic_fetch_sub(&p->t->asked.conns[c->transport], 1);
 	}
-	/* Each caller decides whether to ask again. */
+	/* Callers decide whether to retry. */
 	if (!closing && !was_ready && err != -EHOSTDOWN)
 		connect_failed(p, err);
 	else if (!closing && was_ready && (list->n > 0 || err == -EPROTO))

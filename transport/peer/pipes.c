@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pipes through which files reach sockets. The content of a pipe can be read again from the file,
- * so the pipe of a slow receiver is taken away when another connection needs one.
+ * Pipes for splicing files to sockets. The content of a pipe can be read from the file again, so a
+ * slow receiver loses its pipe when another connection needs one.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include "transport-internal.h"
 
 #define PIPE_SIZE (1u << 20)
-#define PIPE_MIN  (64u << 10) /* an ordinary user's beyond the first 1 024 are smaller */
+#define PIPE_MIN  (64u << 10) /* smaller ones: beyond fs.pipe-user-pages-soft */
 #define RETRY_MS  100
 
 static void destroy(struct cfs_transport *t, struct cfs_pipe *p)

@@ -321,8 +321,8 @@ static void acceptable(struct cfs_op *op, int res)
 		return;
 	for (i = 0; i < ACCEPT_BATCH && (r == 0 || r == -ECONNABORTED || r == -EINTR); i++)
 		r = accept_one(t);
-	/* Out of descriptors or memory: accepts again when a connection closes, or at the next slow
-	 * tick. */
+	/* Without descriptors or memory, accept() is tried again when a connection closes, or at the
+	 * next slow tick. */
 	if (r == 0 || r == -EAGAIN || r == -ECONNABORTED || r == -EINTR)
 		cfs_server_arm(t);
 	else
@@ -397,7 +397,7 @@ void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 		*ret_busy |= c->state < CFS_CONN_READY || c->out_armed;
 		if (is_overdue(t, c)) {
 			cfs_conn_close(c, -ETIMEDOUT);
-			/* The call may have closed other connections. */
+			/* Closing it may have closed others. */
 			next = LIST_FIRST(&t->conns);
 			continue;
 		}

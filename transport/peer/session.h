@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The seam of the serving side: a session is one connection from another member. It brings requests
- * for a range of a block, and takes the answers: bytes in memory, or a range of a file.
+ * The interface between requests and kinds of connections, serving side. A session is one connection
+ * from another member: it receives requests for a range of a block and sends the answers, which are
+ * bytes in memory or a range of a file.
  *
- *	above (session.c): limits, the question to the store, progress messages, counters, the end
+ *	common part (session.c): limits, calling the store, progress messages, counters, the end
  *		of a request
- *	below (server.c, answer.c: a byte stream): how a request arrives, how its answer gets to the
- *		asker and with which checksum, authentication
+ *	implementations (server.c, answer.c: a byte stream): receiving requests, sending answers
+ *		with their checksums, authentication
  *
- * Nothing above the seam knows frames, descriptors of connections or checksums. Nothing below asks
- * the store, or knows a limit of the member.
+ * The common part knows no frames, descriptors of connections or checksums. Implementations do not
+ * call the store and know no limit of the member.
  *
- * All on the loop, but for cfs_peer_answer().
+ * Everything runs on the loop, except cfs_peer_answer().
  */
 #ifndef CFS_TRANSPORT_SESSION_H
 #define CFS_TRANSPORT_SESSION_H
@@ -25,7 +26,7 @@
 
 struct cfs_session;
 
-/* A request being served: the first member of what the session keeps of it. */
+/* A request being served. Implementations embed it first. */
 struct cfs_served {
 	struct cfs_peer_request req; /* first; set by the session */
 	struct cfs_session *session;
@@ -34,7 +35,7 @@ struct cfs_served {
 	uint64_t start_ns;
 
 	/* session.c */
-	cfs_deadline_t working_until; /* while unanswered: until when it is announced; or 0 */
+	cfs_deadline_t working_until; /* end of its progress messages; 0: it has none */
 	uint64_t tell_ms;	      /* time of the next progress message */
 	LIST_ENTRY(cfs_served) working;
 	struct cfs_work work;
@@ -43,7 +44,7 @@ struct cfs_served {
 /* --- what a session does --- */
 
 struct cfs_session_ops {
-	/* s->a has come: sends it, and calls cfs_session_done() in the end, now or later. */
+	/* The store has set s->a: sends it, and calls cfs_session_done() at the end, now or later. */
 	void (*answer)(struct cfs_served *s);
 	/* Sends a progress message; left_ms as of ops->works. Best effort. */
 	void (*working)(struct cfs_served *s, uint64_t left_ms);
@@ -72,24 +73,24 @@ void cfs_session_init(struct cfs_session *ss, struct cfs_transport *t,
  * and cfs_session_serve() follows. -EBUSY, -ESHUTDOWN: it is answered with that.
  */
 int cfs_session_admit(struct cfs_session *ss, uint64_t bytes);
-/* Asks the store; all of s but req is 0. */
+/* Calls the store; all of s except req is 0. */
 void cfs_session_serve(struct cfs_session *ss, struct cfs_served *s);
 void cfs_session_hint(struct cfs_session *ss, uint64_t from, const struct cfs_peer_block *b,
 		      enum cfs_peer_hint hint);
 /* True: the session has as many requests as it may, and waits for ops->resume. */
 bool cfs_session_pause(struct cfs_session *ss);
-/* So many requests have left, sent or not. */
+/* So many requests have ended, sent or not. */
 void cfs_session_credit(struct cfs_session *ss, unsigned requests, uint64_t bytes);
 /* All of the answer was sent. */
 void cfs_session_count_sent(const struct cfs_served *s);
-/* It was not, for this reason; mismatch: the bytes do not match their checksums. */
+/* The answer was not sent: err; mismatch: its bytes do not match their checksums. */
 void cfs_session_count_failed(const struct cfs_served *s, int err, bool mismatch);
 /* Releases the answer's bytes and forgets s, which the session frees. */
 void cfs_session_done(struct cfs_served *s, bool mismatch);
 
 /* --- the transport --- */
 
-/* At every tick. True: requests are being announced. */
+/* At every tick. True: requests have progress messages. */
 bool cfs_session_tick(struct cfs_transport *t);
 
 #endif

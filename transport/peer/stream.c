@@ -191,7 +191,7 @@ static void flush_by_loop(struct cfs_stream *s)
 	struct cfs_loop *loop = &s->c.t->loop;
 
 	s->blocked = true;
-	/* This thread cannot arm a poll: the peer's service does it. */
+	/* Only the loop can poll the socket: the peer's service does. */
 	if (cfs_loop_is_self(loop))
 		cfs_conn_want_out(&s->c);
 	else
@@ -206,7 +206,7 @@ static void stop_sending(struct cfs_stream *s)
 		s->batch = NULL;
 		s->batch_cap = s->batch_len = s->batch_off = 0;
 	}
-	/* The loop has closed it meanwhile, and left a reference to the sending thread. */
+	/* The loop has closed the connection and left its reference to this thread. */
 	if (s->dead)
 		cfs_loop_run(&s->c.t->loop, &s->sent_work);
 }
@@ -412,7 +412,7 @@ static int peer_works(struct cfs_stream *s, const struct cfs_frame *f)
 	if (g && g->patience_ms > 0)
 		g->deadline = CFS_MAX(g->deadline, CFS_MIN(now_ms + g->patience_ms, g->limit));
 	pthread_mutex_unlock(&s->client.peer->lock);
-	/* Only this thread could end the request. */
+	/* Only this thread ends the request, so g is valid. */
 	if (g && g->working)
 		g->working(g, left_ms);
 	return 0;
@@ -566,7 +566,7 @@ static ssize_t receive(struct cfs_stream *s, bool *ret_full)
 
 	if (s->rx && s->rx_left >= DIRECT_MIN)
 		return receive_direct(s, ret_full);
-	/* Only large answers are expected: reads no more than the header, to avoid a copy. */
+	/* Only large answers are under way: receives the header alone, so that the payload is not copied. */
 	if (!s->rx && s->rx_left == 0 && s->n_small == 0)
 		iov.iov_len = s->c.reader.want - s->c.reader.have;
 	n = s->c.link.ops->recv(&s->c.link, &iov, 1);
@@ -710,7 +710,7 @@ static const struct cfs_conn_ops conn_ops = {
 	.free = conn_free,
 };
 
-/* The rest after flush_by_loop(). */
+/* On the loop, after flush_by_loop(). */
 static void service(struct cfs_client *c)
 {
 	struct cfs_stream *s = of_client(c);

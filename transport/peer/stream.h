@@ -8,13 +8,13 @@
 #define CFS_PIECE_IOV 72
 
 /*
- * The receiver of a connection: the loop, or for a while no thread and one waiting thread in turn
- * (inline receive, inline.c). Under peer->lock.
+ * The receiver of a connection is the loop, unless the connection is parked: then it is the waiting
+ * thread of a request, if there is one (inline receive, inline.c). Under peer->lock.
  */
 struct cfs_inline_rx {
 	bool parked; /* the loop does not receive; only the loop changes this, so it may read it
 		      * without the lock */
-	bool taken;  /* while parked: a thread receives, or the loop will take over soon */
+	bool taken;  /* while parked: a thread receives, or the loop takes over soon */
 	bool wanted; /* the loop was asked to take over since the last tick */
 	bool used;   /* a thread has received on it since the last tick */
 	struct cfs_work unpark; /* returns the connection to the loop */
@@ -55,7 +55,7 @@ void cfs_stream_advance(struct cfs_stream *s, size_t n);
 /* The loop receives again, from where the thread stopped. */
 void cfs_stream_resume(struct cfs_stream *s);
 
-/* Sends a control frame, on the loop; without room it is dropped. */
+/* On the loop: queues a control frame; drops it if the queue is full. */
 void cfs_stream_control(struct cfs_stream *s, const struct cfs_frame *f, const void *payload,
 			uint32_t len);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ownership: the loop's thread owns every connection and everything here, except for state under
- * the two locks and connections in inline receive (stream.h). Order: transport, peer, loop's queue.
- * No lock is held across a system call that does I/O, nor while a callback runs.
+ * Threads: everything belongs to the loop's thread, except fields under the locks of the transport
+ * and of a peer, and connections in inline receive (stream.h). Order of locks: transport, peer,
+ * loop's queue. No lock is held during a system call that does I/O, or during a callback.
  */
 #ifndef CFS_TRANSPORT_INTERNAL_H
 #define CFS_TRANSPORT_INTERNAL_H
@@ -26,7 +26,7 @@
 /* Requests and small answers are received here; the rest is for reading files. */
 #define CFS_SCRATCH_RX (64u << 10)
 #define CFS_READ_MAX   (128u << 10)
-/* After so many bytes a connection gives way to the others. */
+/* Bytes of one connection in a round, then it is the others' turn. */
 #define CFS_ROUND_BYTES (4u << 20)
 
 struct cfs_counters {
@@ -48,7 +48,7 @@ enum cfs_peer_error cfs_peer_error_of(int err);
 enum cfs_conn_state {
 	CFS_CONN_CONNECT,
 	CFS_CONN_SECURE, /* the link's own handshake */
-	CFS_CONN_AUTH,	 /* the state of the handshake tells the step */
+	CFS_CONN_AUTH,	 /* the peer handshake */
 	CFS_CONN_READY,
 	CFS_CONN_DRAINING, /* finishes what is under way */
 	CFS_CONN_CLOSED,
@@ -59,7 +59,7 @@ struct cfs_conn_ops {
 	void (*ready)(struct cfs_conn *c); /* it is authenticated */
 	void (*readable)(struct cfs_conn *c);
 	void (*flush)(struct cfs_conn *c);	     /* has data to send, or may send again */
-	void (*closed)(struct cfs_conn *c, int err); /* called first after a failure */
+	void (*closed)(struct cfs_conn *c, int err); /* once, in cfs_conn_close() */
 	void (*free)(struct cfs_conn *c);
 };
 
@@ -100,7 +100,7 @@ int cfs_conn_send_now(struct cfs_conn *c, uint8_t *data, size_t len);
 
 /* --- peers: peer.c --- */
 
-#define CFS_PEER_HINTS_MAX 1024 /* that wait for a connection, per peer */
+#define CFS_PEER_HINTS_MAX 1024 /* hints that wait for a connection, per peer */
 
 struct cfs_peer {
 	struct cfs_transport *t;
@@ -116,8 +116,8 @@ struct cfs_peer {
 	pthread_mutex_t lock; /* the rest, and what cfs_client says */
 	struct cfs_client *conns[CFS_CONNS_PER_PEER_MAX];
 	unsigned n_conns, n_ready;
-	struct cfs_get_list pending; /* no connection has room */
-	struct cfs_hint *hints;	     /* there is no connection; NULL: none */
+	struct cfs_get_list pending; /* requests that wait for room on a connection */
+	struct cfs_hint *hints;	     /* that wait for a connection; NULL: none */
 	unsigned n_hints;
 	enum cfs_peer_state circuit;
 	unsigned failures; /* in a row */
@@ -131,7 +131,7 @@ struct cfs_peer {
 	/* The loop's only */
 	uint64_t probe_at_ms, probe_pause_ms;
 	bool warned;	    /* a failure was logged since its last answer */
-	uint64_t silent_ms; /* since when requests are given up without any answer; or 0 */
+	uint64_t silent_ms; /* since when requests were cancelled and none answered; or 0 */
 	uint64_t window_ms; /* connection scaling: see scaling.c */
 	uint64_t window_bytes;
 	uint64_t paused_until_ms;
@@ -140,9 +140,9 @@ struct cfs_peer {
 	unsigned scaling_to;
 };
 
-/* g could not be read by RDMA: it is asked for on a stream. On the loop. */
+/* RDMA cannot answer g: queues it for a stream. On the loop. */
 void cfs_peer_again(struct cfs_peer *p, struct cfs_peer_get *g);
-/* A connection may have room again. */
+/* Moves pending requests to connections that have room. */
 void cfs_peer_feed(struct cfs_peer *p);
 /* Called every tick. True while requests or connections are under way. */
 bool cfs_peer_tick(struct cfs_peer *p);
@@ -171,8 +171,8 @@ struct cfs_out {
 	struct cfs_reply *reply;
 	uint8_t *data;
 	uint32_t off, len, cap;
-	uint32_t requests; /* that end with it */
-	uint64_t bytes;	   /* same */
+	uint32_t requests; /* that end once it is sent */
+	uint64_t bytes;	   /* of these requests */
 };
 
 struct cfs_server {
@@ -184,10 +184,10 @@ struct cfs_server {
 	uint64_t progress_ms;
 	struct cfs_out *out_first, **out_last;
 	struct cfs_out *out_open; /* the last one, when small frames may be added */
-	uint32_t copied;	  /* bytes of those that are not a reply's */
+	uint32_t copied;	  /* bytes in elements with data */
 };
 
-/* Checking and sending an answer. */
+/* An answer that is checked and sent. */
 struct cfs_reply {
 	struct cfs_served s; /* first */
 	struct cfs_server *sc;
@@ -199,7 +199,7 @@ struct cfs_reply {
 	bool queued, has_slot;
 	uint64_t queued_ms; /* when it was queued */
 
-	uint32_t pos, crc; /* checked so far: offset in the block */
+	uint32_t pos, crc; /* of the bytes up to pos, an offset in the block */
 	uint8_t *buf;	   /* filled by the ring; only while it has_slot */
 	uint32_t buf_off, buf_len, buf_have;
 
@@ -221,15 +221,15 @@ void cfs_answer_start(struct cfs_reply *j);
 /* Continues after the reply's disk slot or bytes have arrived, or after a failure (a.err). May end
  * the reply. */
 void cfs_answer_advance(struct cfs_reply *j);
-/* The asker no longer wants the answer. May end the reply. */
+/* The client has cancelled the request. May end the reply. */
 void cfs_answer_cancel(struct cfs_reply *j);
 void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t bytes);
 /* Sends WORKING, unless enough is queued for sending. */
 void cfs_answer_working(struct cfs_server *sc, uint64_t id, uint64_t left_ms);
 void cfs_answer_session(struct cfs_server *sc, const struct cfs_wire_session *w);
-/* Unless enough is queued for sending. */
+/* Sends LEASE, unless enough is queued for sending. */
 void cfs_answer_lease(struct cfs_server *sc, const struct cfs_wire_lease *w);
-/* Announces the shutdown behind the answers under way. */
+/* Queues DRAIN. */
 void cfs_answer_leaving(struct cfs_server *sc);
 void cfs_answer_flush(struct cfs_conn *c);
 /* Drops the send queue of a closed connection. */
@@ -246,14 +246,14 @@ void cfs_answer_drop(struct cfs_server *sc);
  * reads once; an answer has memory for its bytes only while it has a slot. So a disk takes a
  * bounded number of workers and bytes, and a hanging disk takes none from the others.
  *
- * A disk hangs when slots are taken and none was freed for disk_timeout_ms. Replies are then refused,
- * except for one per period, which finds out whether the disk answers again.
+ * A disk counts as hanging when slots are taken and none was freed for disk_timeout_ms. Replies are
+ * then refused, except one per period, which probes the disk.
  */
 struct cfs_disk_admission {
 	TAILQ_HEAD(, cfs_reply) queue;
 	unsigned taken;
 	uint64_t heard_ms; /* last time a slot was freed, or the first one taken */
-	uint64_t tried_ms; /* last trial while it hangs */
+	uint64_t tried_ms; /* last probe while it hangs */
 };
 
 void cfs_admission_init(struct cfs_transport *t);

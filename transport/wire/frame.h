@@ -29,7 +29,7 @@ enum cfs_frame_type {
 	CFS_FRAME_TYPES,
 };
 
-/* Of GET. */
+/* Flags of GET. */
 #define CFS_FRAME_F_ONLY_CACHED 1u
 #define CFS_FRAME_F_FAILOVER	2u
 
@@ -37,7 +37,7 @@ enum cfs_frame_type {
 #define CFS_FEATURE_HINTS    1ull
 #define CFS_FEATURE_WORKING  2ull
 #define CFS_FEATURE_FAILOVER 4ull
-#define CFS_FEATURE_LEFT     8ull
+#define CFS_FEATURE_LEFT     8ull /* WORKING says how much time is left */
 #define CFS_FEATURE_RDMA     16ull
 #define CFS_FEATURES                                                                               \
 	(CFS_FEATURE_HINTS | CFS_FEATURE_WORKING | CFS_FEATURE_FAILOVER | CFS_FEATURE_LEFT |       \
@@ -86,20 +86,20 @@ void cfs_wire_put_hint(uint8_t dst[CFS_WIRE_HINT_LEN], const struct cfs_peer_blo
 int cfs_wire_parse_hint(const uint8_t src[CFS_WIRE_HINT_LEN], struct cfs_peer_block *ret,
 			enum cfs_peer_hint *ret_hint);
 
-/* Of WORKING, with CFS_FEATURE_LEFT; empty without. */
+/* Payload of WORKING with CFS_FEATURE_LEFT; without it the payload is empty. */
 #define CFS_WIRE_WORKING_LEN 4
 void cfs_wire_put_working(uint8_t dst[CFS_WIRE_WORKING_LEN], uint64_t left_ms);
 uint64_t cfs_wire_parse_working(const uint8_t src[CFS_WIRE_WORKING_LEN]);
 
 #define CFS_WIRE_READY_LEN 16
 struct cfs_wire_ready {
-	uint64_t conn_bytes; /* may be asked for at a time */
-	uint32_t requests;   /* same */
+	uint64_t conn_bytes; /* limit of bytes requested and not yet answered */
+	uint32_t requests;   /* limit of requests not yet answered */
 };
 void cfs_wire_put_ready(uint8_t dst[CFS_WIRE_READY_LEN], const struct cfs_wire_ready *r);
 int cfs_wire_parse_ready(const uint8_t src[CFS_WIRE_READY_LEN], struct cfs_wire_ready *ret);
 
-/* RDMA, of a server; of a client it is empty. port 0: there is no device. */
+/* Payload of RDMA from a server; from a client it is empty. session and port 0: no session. */
 #define CFS_WIRE_SESSION_LEN 12
 struct cfs_wire_session {
 	uint64_t session;

@@ -18,7 +18,7 @@
 #include "base/bytes.h"
 #include "filter.h"
 
-#define BLOCK_MAX  ((size_t)64 << 20) /* longer names are not those of blocks */
+#define BLOCK_MAX  ((size_t)64 << 20) /* a key with a larger length is not a block */
 #define ZSTD_LEVEL 1
 
 struct codec {
@@ -86,7 +86,7 @@ static const struct codec codecs[] = {
 #endif
 };
 
-/* Whether the key is ".../{slice}_{index}_{len}". */
+/* True for a key of the form ".../{slice}_{index}_{len}". */
 static bool is_block(const char *key, size_t *ret_len)
 {
 	const char *name = strrchr(key, '/');

@@ -4,8 +4,8 @@
  *
  *	u16 K | u8 N | K bytes: data key wrapped by RSA-OAEP | N bytes: nonce | ciphertext | tag
  *
- * Each put has a data key and a nonce of its own. Reading decrypts in place: ciphertext is fetched
- * to where the plaintext is wanted, and is worth nothing to the caller unless the tag fits.
+ * Each put has its own data key and nonce. A read fetches the ciphertext into the caller's memory and
+ * decrypts it in place; if the tag does not match, the read fails.
  */
 #include <errno.h>
 #include <openssl/core_names.h>
@@ -124,7 +124,7 @@ static int begin_decrypt(const struct encrypt *e, const uint8_t *header, EVP_CIP
 	return r;
 }
 
-/* Decrypts the first `len` bytes of the pieces where they are; the tag follows them. */
+/* Decrypts the first `len` bytes of the pieces in place; the tag follows them. */
 static int decrypt_pieces(const struct encrypt *e, const uint8_t *header, const struct iovec *iov,
 			  size_t len)
 {
@@ -191,7 +191,7 @@ static ssize_t get_whole(struct encrypt *e, const char *key, const struct iovec 
 	return n;
 }
 
-/* A part of an object: by way of a copy of all of it. */
+/* Reads a part of an object: decrypts a copy of all of it. */
 static ssize_t get_part(struct encrypt *e, const char *key, uint64_t off, const struct iovec *dst,
 			int n_dst, cfs_deadline_t deadline)
 {

@@ -23,7 +23,7 @@ struct walk {
 	char path[PATH_MAX]; /* bucket and the key so far */
 };
 
-/* Names of one directory, those of sub-directories with a '/' behind: that is how keys sort. */
+/* Names of one directory. Sub-directories end in '/', as in keys, for the order. */
 struct names {
 	char **v;
 	size_t n, cap;
@@ -155,7 +155,7 @@ static int walk_dir(struct walk *w, size_t len)
 	int r;
 
 	r = cfs_deadline_passed(w->deadline) ? -ETIMEDOUT : read_names(w->path, &names);
-	/* Removed since its parent was read; the bucket itself must be there. */
+	/* A directory may have been removed since its parent was read, except the bucket. */
 	if (r == -ENOENT && len > w->bucket_len)
 		r = 0;
 	for (i = 0; r == 0 && i < names.n; i++) {

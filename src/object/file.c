@@ -41,8 +41,8 @@ static int make_path(const struct cfs_object_file *o, const char *key, char path
 }
 
 /*
- * Creates the directories above the last '/' of path that are missing, but for those in its first
- * `kept` bytes; others may do the same.
+ * Creates the missing directories above the last '/' of path, except those in its first `kept` bytes.
+ * Other processes may do the same.
  */
 static int make_parents(char *path, size_t kept)
 {
@@ -109,8 +109,9 @@ static ssize_t file_get(struct cfs_object_store *base, const char *key, uint64_t
 }
 
 /*
- * RESOLVE_CACHED (openat2(2)) makes the path walk fail rather than wait, RWF_NOWAIT (preadv2(2))
- * the read. On any error of the kernel or a sandbox to either, the blocking way is the fallback.
+ * With RESOLVE_CACHED (openat2(2)) the path walk fails instead of waiting, with RWF_NOWAIT (preadv2(2))
+ * the read does. Any other error, as from a sandbox, is -EAGAIN, too: the caller reads with
+ * waiting.
  */
 static ssize_t file_get_nowait(struct cfs_object_store *base, const char *key, uint64_t off,
 			       const struct iovec *dst, int n_dst)
@@ -135,7 +136,7 @@ static ssize_t file_get_nowait(struct cfs_object_store *base, const char *key, u
 	return n < 0 ? -EAGAIN : n;
 }
 
-/* The previous process had the same directory open: the number of its description `nth`, or -1. */
+/* Duplicates the nth description of the same directory that the previous process had; -1: none. */
 static int desc_before(const struct cfs_object_descs *d, int fd, unsigned nth)
 {
 	struct stat st, have;
@@ -194,7 +195,7 @@ static int open_bucket(struct cfs_object_file *o, struct cfs_object_descs *d)
 	return r;
 }
 
-/* Puts the file system that has the bucket's path in the place of the one that was opened. */
+/* Opens the bucket again under the same descriptors: its path has another file system. */
 static int reopen_bucket(struct cfs_object_file *o)
 {
 	int r = 0, fd;
@@ -204,7 +205,7 @@ static int reopen_bucket(struct cfs_object_file *o)
 		fd = open(o->bucket, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		if (fd < 0)
 			return -errno;
-		/* Atomically: a sync may be under way. */
+		/* Replaced atomically, because a sync may be using it. */
 		r = dup3(fd, o->fd[i], O_CLOEXEC) < 0 ? -errno : 0;
 		close(fd);
 	}
@@ -212,8 +213,8 @@ static int reopen_bucket(struct cfs_object_file *o)
 }
 
 /*
- * Objects must go to the file system that is synced. Its disk may not be mounted any more, or
- * another one over it: -ENODEV. Before the first put the bucket may still change.
+ * Objects must be written to the file system that is synced. -ENODEV: its disk was unmounted, or
+ * another one mounted over it. Before the first put, the bucket may still change.
  */
 static int check_bucket(struct cfs_object_file *o)
 {
@@ -230,7 +231,7 @@ static int check_bucket(struct cfs_object_file *o)
 	return r == -ENOENT ? -ENODEV : r;
 }
 
-/* durable: with the bytes on the disk. */
+/* durable: the bytes are on the disk when it returns. */
 static int write_tmp(const struct cfs_object_file *o, char *tmp, const struct iovec *src, int n_src,
 		     bool durable)
 {
@@ -344,7 +345,7 @@ static int file_sync(struct cfs_object_store *base, cfs_deadline_t deadline)
 		return r;
 	r = syncfs(o->fd[o->turn]) < 0 ? -errno : 0;
 	o->turn = !o->turn;
-	/* One description's reported failure must not be reported by the other for later puts. */
+	/* Both at once: the other one must not report this failure again, for later puts. */
 	if (r < 0 || o->both) {
 		other = syncfs(o->fd[o->turn]) < 0 ? -errno : 0;
 		r = r < 0 ? r : other;
@@ -414,7 +415,7 @@ int cfs_object_open_file(const struct cfs_object_conf *conf, struct cfs_object_s
 	o->fd[0] = o->fd[1] = -1;
 	o->both = true;
 	pthread_mutex_init(&o->open_lock, NULL);
-	/* The process before has put objects where these descriptions are. */
+	/* The previous process has put objects on the file system of these descriptions. */
 	atomic_init(&o->used, conf->descs && conf->descs->n_before);
 	/* A missing or unreadable bucket is reported by the first call. */
 	open_bucket(o, conf->descs);

@@ -16,16 +16,16 @@ struct cfs_object_file {
 	struct cfs_object_store base;
 	char *bucket; /* absolute, ends in '/' */
 	/*
-	 * The bucket, -1 until there is one. syncfs(2) reports the errors since its last call for
-	 * the same description, or since that was opened: before the first put. Syncs alternate
-	 * between two descriptions. A process that dies in a sync, after the kernel has reported a
-	 * failure to it, leaves one behind that reports the failure to its successor.
+	 * The bucket's directory; -1 until it exists. syncfs(2) reports errors since its last call
+	 * on the same description, or since the description was opened, so they are opened before
+	 * the first put. Syncs alternate between two descriptions: if the process dies in a sync to
+	 * which the kernel has reported a failure, the other one reports it to the successor.
 	 */
 	_Atomic int fd[2];
 	pthread_mutex_t open_lock; /* of the threads that open them */
-	_Atomic bool used;	   /* by a put: the bucket stays on its file system */
+	_Atomic bool used;	   /* after a put the bucket must stay on its file system */
 	unsigned turn;
-	bool both; /* the next sync is to hear both */
+	bool both; /* the next sync calls syncfs(2) on both */
 };
 
 int cfs_object_file_list(struct cfs_object_store *base, const char *prefix, const char *after,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Limits of the bytes per second in each direction, over all threads. Time pays for bytes. The
- * transfer of an object begins when the bytes admitted before it are paid for, and its call returns
- * when its own are, so at most one object is ahead of the limit. Idle time saves up to BURST_S. A
- * changed limit applies at once, also to calls that wait.
+ * Limits of the bytes per second in each direction, over all threads: a token bucket. Time pays for
+ * bytes. A transfer starts when all bytes admitted before it are paid for, and its call returns when
+ * its own bytes are, so at most one object is ahead of the limit. An idle bucket saves up to BURST_S.
+ * A changed limit applies at once, also to waiting calls.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -14,14 +14,14 @@
 #include "filter.h"
 
 #define BURST_S	  0.01
-#define UNLIMITED UINT64_MAX /* place of bytes that were let through without a limit */
+#define UNLIMITED UINT64_MAX /* place of bytes admitted without a limit */
 
 struct bucket {
 	_Atomic uint64_t rate;	/* bytes per second, 0: no limit; changed with the lock */
 	pthread_mutex_t lock;	/* protects the rest; a leaf */
 	pthread_cond_t changed; /* the rate */
-	uint64_t admitted;	/* bytes that were let through */
-	double paid;		/* of these, as of at_ns; more by what idle time has saved */
+	uint64_t admitted;	/* bytes admitted so far */
+	double paid;		/* bytes paid for until at_ns; more than admitted after idle time */
 	uint64_t at_ns;
 };
 
@@ -46,7 +46,7 @@ static void settle(struct bucket *b)
 	b->at_ns = now;
 }
 
-/* When `place` bytes are paid for, if the rate stays; in the past when they are. */
+/* Time when `place` bytes are paid for at this rate; 0: they are. */
 static uint64_t due_ns(const struct bucket *b, uint64_t place)
 {
 	uint64_t rate = atomic_load(&b->rate);

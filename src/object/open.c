@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens the store that a volume's setting names, with its filters around it. */
+/* Opens the store of a volume's setting and wraps its filters around it. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,7 +102,7 @@ int cfs_object_open(const struct cfs_object_conf *conf, struct cfs_object_store 
 	r = cfs_object_wrap_limit(conf, o, &o);
 	if (r < 0)
 		goto fail;
-	/* On its way down a block is compressed first, encrypted after: encryption is inside. */
+	/* A put compresses first and encrypts then, so encryption is the inner filter. */
 	if (conf->encrypt_key && conf->encrypt_key[0]) {
 		r = cfs_object_wrap_encrypt(conf, o, &o, err);
 		if (r < 0)

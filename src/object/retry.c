@@ -80,7 +80,7 @@ static struct cfs_object_store *inner(struct cfs_object_store *o)
 	return ((struct cfs_filter *)o)->inner;
 }
 
-/* One line per outage: the first call that is late stands for all. */
+/* Logs one line per outage, of the first call that is late. */
 static void note_late(struct attempt *a, int err, const char *why)
 {
 	uint64_t now = cfs_now_ms();
@@ -112,7 +112,7 @@ static void on_silence(void *arg, uint64_t silent_ms)
 		note_late(arg, -ETIMEDOUT, "no byte is sent or received");
 }
 
-/* Calls nest: a listing's callback may make others. */
+/* Calls nest: the callback of a listing may make other calls. */
 static void begin(struct attempt *a)
 {
 	a->begun_ms = cfs_now_ms();
@@ -155,8 +155,8 @@ static bool is_answer(ssize_t r)
 }
 
 /*
- * Sleeps for Retry-After plus jitter. False, without sleeping, when that is beyond the deadline:
- * servers ask for more than they need, so the caller then retries after its usual pauses.
+ * Sleeps for Retry-After plus jitter. False, without sleeping: that is beyond the deadline. The caller
+ * then retries after its usual pauses, because servers often request longer ones than they need.
  */
 static bool pause_as_asked(uint32_t after_ms, cfs_deadline_t deadline)
 {
@@ -335,7 +335,7 @@ static int retry_list(struct cfs_object_store *o, const char *prefix, const char
 	int r;
 
 	begin(&a);
-	/* When keys come in no order, some may follow behind the last one, or never come. */
+	/* A listing out of order cannot be resumed after its last key. */
 	do {
 		r = inner(o)->ops->list(inner(o), prefix, l.last ? l.last : after, deliver, &l,
 					deadline);

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* Sizes are rounded up so that buffers fit again. */
+/* Rounds sizes up, so that buffers can be reused for similar ones. */
 #define STEP ((size_t)64 << 10)
 
 int cfs_scratch_init(struct cfs_scratch *s)
@@ -47,7 +47,7 @@ void cfs_scratch_fini(struct cfs_scratch *s)
 	pthread_mutex_destroy(&s->lock);
 }
 
-/* With the lock held: a kept buffer that is big enough without being a waste. */
+/* With the lock held: takes a kept buffer that is large enough and not much too large. */
 static struct cfs_scratch_buf *take_kept(struct cfs_scratch *s, size_t size)
 {
 	struct cfs_scratch_buf **at, *buf;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory in which filters transform whole objects: recycled, because first touches are slow, and
- * bounded in bytes, because it is not part of the mount's pool. (Were it, an upload would need
- * memory to free memory.)
+ * Memory in which filters transform whole objects. Buffers are reused, because the first touch of
+ * memory is slow. They are bounded here and not part of the mount's pool, because uploads, which free
+ * the pool's memory, must not wait for it.
  */
 #ifndef CFS_OBJECT_SCRATCH_H
 #define CFS_OBJECT_SCRATCH_H
@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 
-/* Of one filter, handed out and kept. A single larger request is granted when it is alone. */
+/* Limit per filter, of buffers in use and kept. A larger request is granted when no other is. */
 #define CFS_SCRATCH_MAX ((size_t)32 << 20)
 
 struct cfs_scratch_buf {

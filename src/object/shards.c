@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One store made of many buckets (volume-format section 7): an object is in the bucket that the
- * hash of its key names. A listing merges those of the buckets, a piece of each at a time.
+ * One store over many buckets (volume-format section 7): the hash of an object's key selects its
+ * bucket. A listing merges the listings of all buckets, one page of each at a time.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -123,7 +123,7 @@ static int add_to_page(void *arg, const struct cfs_object_info *info)
 		before = p->v[p->n - 1].key;
 	else if (p->last)
 		before = p->last;
-	/* Keys out of order can neither be merged nor continued behind a page. */
+	/* A listing out of order can neither be merged nor resumed after a page. */
 	if (before && strcmp(info->key, before) <= 0)
 		return -EPROTO;
 	if (p->n == p->max)

@@ -10,7 +10,7 @@
 #include "base/unwanted.h"
 #include "http-internal.h"
 
-#define WANTED_MS 20 /* between two looks whether the answer still is */
+#define WANTED_MS 20 /* period of checks whether the answer is still wanted */
 
 size_t cfs_http_send_body(char *buf, size_t size, size_t n, void *arg)
 {
@@ -116,7 +116,7 @@ static bool add_header(struct curl_slist **list, const char *name, const char *v
 	return longer != NULL;
 }
 
-/* An empty one keeps libcurl from sending its own. */
+/* An empty value keeps libcurl from sending its own header. */
 static int make_headers(const struct cfs_http_request *req, struct curl_slist **ret)
 {
 	struct curl_slist *list = NULL;
@@ -156,7 +156,7 @@ static void set_request(struct cfs_http_connection *c, struct curl_slist *header
 	}
 }
 
-/* Until *ret says how the transfer ended. */
+/* Runs the transfer; *ret: its result. */
 static int drive(struct cfs_http *h, struct cfs_http_connection *c, CURLcode *ret)
 {
 	cfs_deadline_t deadline = c->req->deadline;

@@ -8,15 +8,15 @@
  *	response.c	headers and statuses
  *	failure.c	why a call failed, for the retry layer
  *
- * A request runs on the thread of its caller. It takes the connection that was used last, so as few
- * stay warm as the load needs; unused ones are closed. Each wait ends at the request's deadline, or
- * after silence_ms without a byte in either direction. A request that the base layer calls unwanted
+ * A request runs on the thread of its caller. It takes the idle connection that was used last, so that
+ * surplus ones become old and are closed. Each wait ends at the request's deadline, or after
+ * silence_ms without a byte in either direction. A request that is no longer wanted
  * (base/unwanted.h) ends with -ECANCELED.
  *
- * Nothing is sent twice here, but for a kept connection that turns out to be closed. Retries belong
- * to the filter around the store (src/object/retry.c): each failure is recorded with whether
- * another try may succeed and after which pause. A store verifies bodies itself: header_fn gives it
- * the checksums of a response, and cfs_http_damaged() records that a body differs from them.
+ * The client repeats a request only when a kept connection turns out to be closed. All other retries
+ * are made by the filter around the store (src/object/retry.c): each failure is recorded with
+ * whether a retry may succeed and after which pause. Stores verify bodies themselves: header_fn gives
+ * them the checksums of a response, and cfs_http_damaged() records a mismatch.
  */
 #ifndef CFS_OBJECT_HTTP_H
 #define CFS_OBJECT_HTTP_H
@@ -33,8 +33,8 @@ struct cfs_http_conf {
 	unsigned max_connections; /* a request waits for one of them */
 	uint64_t silence_ms;
 	uint64_t connect_ms;			   /* 0: 10 s */
-	bool small_buffers;			   /* memory counts for more than speed */
-	bool direct;				   /* not by a proxy */
+	bool small_buffers;			   /* saves memory, costs speed */
+	bool direct;				   /* without a proxy */
 	bool insecure;				   /* certificates are not checked */
 	const char *ca_certs, *ssl_cert, *ssl_key; /* files, borrowed; NULL: the system's, none */
 };
@@ -51,7 +51,7 @@ struct cfs_http_header {
 
 /*
  * Called for each header of a response that cfs_http_response does not have. name NULL: a response
- * begins, and what was heard of an earlier one (interim, or of a proxy) is void.
+ * begins; headers of an earlier one (interim, or of a proxy) do not belong to it.
  */
 typedef void (*cfs_http_header_fn)(void *arg, const char *name, const char *value);
 /* Receives the body of a success; a negative errno ends the transfer. */
@@ -67,7 +67,7 @@ struct cfs_http_request {
 	const struct iovec *dst;
 	int n_dst;
 	uint64_t dst_off; /* for servers that answer a range with the whole */
-	/* Or here. */
+	/* Or the body goes to this function. */
 	cfs_http_sink_fn sink;
 	void *sink_arg;
 	cfs_http_header_fn header_fn; /* NULL: none are needed */
@@ -111,8 +111,8 @@ __attribute__((format(printf, 3, 4))) int cfs_http_fail(bool retry, int err, con
 __attribute__((format(printf, 4, 5))) int
 cfs_http_refused(const struct cfs_http_response *resp, bool retry, int err, const char *fmt, ...);
 /*
- * A body changed on its way: -EIO, another try may succeed. Idle connections are closed, as their
- * answers may not be those to the next requests.
+ * A body was damaged in transit: -EIO, a retry may succeed. Closes idle connections, on which answers
+ * may be mixed up.
  */
 __attribute__((format(printf, 2, 3))) int cfs_http_damaged(struct cfs_http *h, const char *fmt,
 							   ...);

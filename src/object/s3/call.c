@@ -31,7 +31,7 @@ void cfs_s3_xml_value(const char *xml, const char *name, char *ret, size_t size)
 
 /* ---- what an answer means ---- */
 
-/* Judged by the code of the error document, if that says more than the status. */
+/* By the code of the error document, if that says more than the status. */
 static const struct {
 	const char *code;
 	int err;
@@ -66,7 +66,7 @@ static const struct {
 	{"XMinioStorageFull", -ENOSPC, false},
 };
 
-/* The server's error codes for a body that differs from the one sent. */
+/* Error codes for a body that arrived damaged. */
 static const char *const damage_codes[] = {
 	"BadDigest",
 	"InvalidDigest",
@@ -98,8 +98,8 @@ static int errno_of_answer(const struct cfs_s3_response *resp, const char *code,
 		}
 	}
 	/*
-	 * Only an error document of the bucket proves that something is missing, or wrong with a
-	 * request. A page of a proxy, or an empty body, does not.
+	 * Only an error document of S3 proves that an object is missing or a request is wrong. A
+	 * page of a proxy, or an empty body, does not.
 	 */
 	if ((resp->http.status == 404 || resp->http.status == 400) && has_document && !*code) {
 		*ret_retry = true;
@@ -156,7 +156,7 @@ static int judge(struct cfs_s3 *s, const struct cfs_s3_keys *keys, const struct 
 
 /* ---- the request ---- */
 
-/* Checksums of the body that every server knows, or the word that there are none. */
+/* MD5 and SHA-256 of the body, or the value for an unsigned payload. */
 struct hashes {
 	char md5[2 * CFS_S3_MD5_LEN], sha256[2 * CFS_S3_SHA256_LEN + 1];
 };

@@ -7,9 +7,9 @@
  *
  *	SEGMENT_BYTES ":" 8 hex digits for each segment, the last of which may be short
  *
- * A segment's is the CRC32C of the last part of the object's key followed by the segment's bytes:
- * an answer that belongs to another object does not pass, whatever its own checksums say. That part
- * of the key is the same wherever a volume is copied to.
+ * The checksum of a segment is the CRC32C of the last component of the object's key followed by the
+ * segment's bytes, so that the body of another object does not match, even with its own checksums.
+ * That component does not change when a volume is copied.
  */
 #include <errno.h>
 #include <isa-l.h>
@@ -23,7 +23,7 @@
 #include "base/cleanup.h"
 #include "s3.h"
 
-#define SEGMENT_MIN  ((uint64_t)128 << 10) /* what a miss fetches at least */
+#define SEGMENT_MIN  ((uint64_t)128 << 10) /* the smallest fetch of a miss */
 #define SEGMENTS_MAX 128		   /* servers keep 2 KB of user metadata */
 #define DIGITS	     8
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The credentials of requests: from the volume's setting, else the environment, else a profile
- * file, else the instance's or container's role. Those of a role expire, and are fetched again
- * before that.
+ * Credentials of requests: from the volume's setting, else the environment, else a profile file, else
+ * the role of the instance or container. Credentials of a role expire and are renewed before.
  */
 #include <errno.h>
 #include <openssl/crypto.h>
@@ -16,14 +15,14 @@
 
 #define ANONYMOUS	 "anonymous"
 #define REFRESH_BEFORE_S 300
-#define RETRY_AFTER_MS	 30000 /* a search that found nothing is not repeated before */
+#define RETRY_AFTER_MS	 30000 /* between searches that find nothing */
 
 struct cfs_s3_credentials {
 	bool minio;
 	pthread_mutex_t lock; /* protects what follows; not held while searching */
 	pthread_cond_t searched;
 	bool given;			/* by the setting: never searched for */
-	bool searching;			/* one thread does */
+	bool searching;			/* one thread is searching */
 	const struct cfs_s3_keys *keys; /* NULL: none known */
 	bool refused;			/* the server calls them expired */
 	cfs_deadline_t not_before;	/* next search */
@@ -153,7 +152,7 @@ int cfs_s3_credentials_adopt(struct cfs_s3_credentials *c, const struct cfs_obje
 		return r;
 	unneeded = keys;
 	pthread_mutex_lock(&c->lock);
-	/* Keys that were searched for stay while the setting has none. */
+	/* Found keys stay in use while the setting has none. */
 	if (keys ? !c->given || !same_keys(c->keys, keys) : c->given) {
 		unneeded = c->keys;
 		c->keys = keys;
@@ -215,7 +214,7 @@ static void refresh(struct cfs_s3_credentials *c, cfs_deadline_t deadline)
 	pthread_mutex_lock(&c->lock);
 	c->searching = false;
 	if (c->given) {
-		/* The setting has got keys meanwhile. */
+		/* The setting got keys during the search. */
 		cfs_s3_keys_unref(found);
 	} else if (r == 0) {
 		cfs_s3_keys_unref(c->keys);
@@ -243,8 +242,8 @@ int cfs_s3_credentials_get(struct cfs_s3_credentials *c, cfs_deadline_t deadline
 	while (!is_usable(c) && c->searching && r == 0)
 		r = cfs_cond_wait(&c->searched, &c->lock, deadline);
 	/*
-	 * Given keys are used as they are, expired or not: the server's answer is clearer than our
-	 * own.
+	 * Keys of the setting are used even if they have expired, because the server's error is
+	 * clearer than one of ours.
 	 */
 	if (is_usable(c) || (c->given && c->keys)) {
 		*ret = cfs_s3_keys_ref(c->keys);

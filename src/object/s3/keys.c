@@ -136,7 +136,7 @@ int cfs_s3_keys_from_profile(struct cfs_s3_keys **ret)
 
 /* ---- metadata services ---- */
 
-/* These services are on the link: no proxy, little time. */
+/* Metadata services are link-local: no proxy, a short timeout. */
 struct service {
 	struct cfs_http *http;
 	cfs_deadline_t deadline;

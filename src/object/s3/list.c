@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ListObjectsV2 and DeleteObjects. A page is parsed while it arrives and delivered when it is known
- * to be whole: no connection waits for the caller, and half a page is an error.
+ * ListObjectsV2 and DeleteObjects. A page is parsed while it arrives and delivered to the caller once
+ * it is complete, so no connection waits for the caller. An incomplete page is an error.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -92,7 +92,7 @@ static void on_end(void *arg, const XML_Char *name)
 	x->len = 0;
 }
 
-/* No answer of S3 has one; with entities it could grow without end. */
+/* S3 sends no DTD. Refuses it, because entities could expand without bound. */
 static void on_doctype(void *arg, const XML_Char *name, const XML_Char *system_id,
 		       const XML_Char *public_id, int has_internal_subset)
 {
@@ -164,7 +164,7 @@ static int add_entry(struct page *p)
 {
 	struct entry *v;
 
-	/* An object without time would seem old, and one without size torn. */
+	/* Without a time it would look old to gc, without a size incomplete to fsck. */
 	if (!p->now.key || !p->now.has_size || !p->now.has_time)
 		return -EPROTO;
 	if (p->n == p->cap) {
@@ -337,7 +337,7 @@ static int deliver_page(const struct page *p, const char *after, cfs_object_list
 	int r = 0;
 
 	for (i = 0; i < p->n && r == 0; i++) {
-		/* Some servers do not know start-after. */
+		/* Some servers ignore start-after. */
 		if (strcmp(p->v[i].key, after) <= 0)
 			continue;
 		info = (struct cfs_object_info){
@@ -350,7 +350,7 @@ static int deliver_page(const struct page *p, const char *after, cfs_object_list
 	return r;
 }
 
-/* Brent's cycle detection for page tokens: one token is remembered, at powers of two. */
+/* Brent's cycle detection for page tokens: keeps one token, replaced at powers of two. */
 struct circle {
 	char *token;
 	uint64_t steps, limit;

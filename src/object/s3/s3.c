@@ -15,7 +15,7 @@
 #define DEFAULT_CONNECTIONS 64
 #define DEFAULT_SILENCE_MS  15000
 
-/* The received range must be the requested one, as far as the object has it. */
+/* Checks that the received range is the requested one, cut at the object's end. */
 static int check_range(const struct cfs_http_response *resp, uint64_t off, size_t asked)
 {
 	uint64_t n = resp->range_last - resp->range_first + 1;
@@ -39,8 +39,8 @@ static int get_once(struct cfs_s3 *s, const struct cfs_s3_call *call, size_t ask
 }
 
 /*
- * Neither the object's checksums nor the connection protect it. Its ETag may; else it is fetched
- * again, and believed when both copies are equal.
+ * For a body that neither the object's checksums nor TLS protect: compares it with the ETag if that is
+ * an MD5; otherwise fetches the object again and accepts two equal copies.
  */
 static int check_again(struct cfs_s3 *s, const struct cfs_s3_call *call, size_t asked,
 		       struct cfs_s3_response *resp, cfs_deadline_t deadline)
@@ -105,7 +105,7 @@ static ssize_t s3_get(struct cfs_object_store *o, const char *key, uint64_t off,
 	return r < 0 ? r : (ssize_t)resp.http.received;
 }
 
-/* hash: with checksums that every server verifies. */
+/* hash: sends MD5 and SHA-256 as well, which every server verifies. */
 static int put_once(struct cfs_s3 *s, struct cfs_s3_call *call, bool hash,
 		    struct cfs_s3_response *resp, cfs_deadline_t deadline)
 {
@@ -114,7 +114,7 @@ static int put_once(struct cfs_s3 *s, struct cfs_s3_call *call, bool hash,
 
 	call->hash_body = hash;
 	r = cfs_s3_call(s, call, resp, deadline);
-	/* This -ENOENT has no meaning here. */
+	/* A put has no missing object. */
 	if (r == -ENOENT)
 		return cfs_http_fail(false, -EIO, "a put was answered with 404");
 	if (r == 0 && !resp->http.etag[0] && !resp->checksum[0])
@@ -130,9 +130,8 @@ static int put_once(struct cfs_s3 *s, struct cfs_s3_call *call, bool hash,
 }
 
 /*
- * A server that has verified a CRC32C says so in its answer. One that does not know it ignores it:
- * without TLS the body then goes with an MD5 and a SHA-256, which cost more and have always been
- * part of the protocol.
+ * A server that has verified a CRC32C returns it. A server without CRC32C ignores it: without TLS the
+ * object is then stored again with MD5 and SHA-256, which cost more, but every server verifies them.
  */
 static int put(struct cfs_s3 *s, const struct cfs_s3_classes *classes, const char *key,
 	       const struct iovec *src, int n_src, unsigned tier, cfs_deadline_t deadline)
@@ -152,7 +151,7 @@ static int put(struct cfs_s3 *s, const struct cfs_s3_classes *classes, const cha
 
 	tier &= ~CFS_OBJECT_NEW;
 	call.headers[CFS_S3_IF_NONE_MATCH] = fresh ? "*" : NULL;
-	/* An undefined number stands for the volume's own class. */
+	/* An undefined tier is the volume's own class. */
 	if (tier >= CFS_OBJECT_TIERS || (!classes->storage[tier] && !classes->tags[tier]))
 		tier = 0;
 	call.headers[CFS_S3_STORAGE_CLASS] = classes->storage[tier];
@@ -173,7 +172,7 @@ static int put(struct cfs_s3 *s, const struct cfs_s3_classes *classes, const cha
 		cfs_info("object store does not verify CRC32C, uploads carry MD5 and SHA-256: "
 			 "url=%s%s",
 			 s->endpoint.origin, s->endpoint.path);
-	/* The object is this one: others find it there. */
+	/* The first put has created the object, so the condition would fail. */
 	call.headers[CFS_S3_IF_NONE_MATCH] = NULL;
 	return put_once(s, &call, true, &resp, deadline);
 }
@@ -242,7 +241,7 @@ static int s3_head(struct cfs_object_store *o, const char *key, struct cfs_objec
 	int r;
 
 	r = cfs_s3_call((struct cfs_s3 *)o, &call, &resp, deadline);
-	/* Only a body tells whether the object, the bucket or the credentials are missing. */
+	/* A response to HEAD has no body, which would say what is missing: object or bucket. */
 	if (r == -ENOENT) {
 		n = s3_get(o, key, 0, &(struct iovec){.iov_base = &byte, .iov_len = 1}, 1,
 			   deadline);
@@ -293,7 +292,7 @@ static int make_bucket(struct cfs_s3 *s, cfs_deadline_t deadline)
 	return r;
 }
 
-/* Credentials that may not look at the bucket may still use it: the first put will tell. */
+/* Credentials without access to HEAD may still store objects; the first put shows it. */
 static int s3_create(struct cfs_object_store *o, cfs_deadline_t deadline)
 {
 	struct cfs_s3 *s = (struct cfs_s3 *)o;
@@ -321,8 +320,8 @@ static void s3_close(struct cfs_object_store *o)
 }
 
 /*
- * As a query: "k=a b" becomes "k=a%20b". JuiceFS takes a tag for one key and one value and leaves
- * out any other text; so must those who share the volume with it.
+ * Encodes a tag as a query: "k=a b" becomes "k=a%20b". JuiceFS ignores a tag that is not one key and
+ * one value; cachefs does the same, as both may use the volume.
  */
 static int encode_tag(const char *tag, char **ret)
 {

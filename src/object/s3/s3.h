@@ -24,14 +24,14 @@
 
 struct cfs_s3_endpoint {
 	char *origin; /* "https://host[:port]" */
-	char *host;   /* what stands behind "://" there */
+	char *host;   /* the part of origin after "://" */
 	char *path;   /* prefix of every key: "", or "/bucket" in path style */
 	char *bucket, *region;
 	char *ca_certs, *ssl_cert, *ssl_key; /* files, NULL: the system's, none */
-	bool tls;			     /* on the way bodies are protected */
+	bool tls;			     /* protects bodies in transit */
 	bool insecure;			     /* the server's certificate is not checked */
-	bool checksum;			     /* CRC32C beside each object */
-	bool verify_etag;		     /* MD5 of what was stored */
+	bool checksum;			     /* stores a CRC32C with each object */
+	bool verify_etag;		     /* compares the ETag of a put with the MD5 */
 };
 
 /* storage: "s3" or "minio". On failure err says what is wrong with the text; it has no secrets. */
@@ -59,10 +59,10 @@ int cfs_s3_credentials_get(struct cfs_s3_credentials *c, cfs_deadline_t deadline
 			   const struct cfs_s3_keys **ret, char err[CFS_OBJECT_ERRLEN]);
 const struct cfs_s3_keys *cfs_s3_keys_ref(const struct cfs_s3_keys *keys);
 void cfs_s3_keys_unref(const struct cfs_s3_keys *keys);
-/* The server calls them expired. True when the next get may find others. */
+/* The server rejects the keys as expired. True: the next get may return others. */
 bool cfs_s3_credentials_expired(struct cfs_s3_credentials *c, const struct cfs_s3_keys *keys);
 
-/* The sources of credentials, one function for each: -ENOENT when it has none. */
+/* One function per source of credentials. -ENOENT: the source has none. */
 int cfs_s3_keys_new(const char *access, const char *secret, const char *token, int64_t expires_s,
 		    struct cfs_s3_keys **ret);
 int cfs_s3_keys_from_profile(struct cfs_s3_keys **ret);
@@ -134,8 +134,8 @@ struct cfs_s3_response {
 enum cfs_s3_hash { CFS_S3_MD5, CFS_S3_SHA256 };
 
 enum cfs_s3_verdict {
-	CFS_S3_COVERED,	  /* a checksum of the object vouches for all of it */
-	CFS_S3_UNCOVERED, /* there is none that could */
+	CFS_S3_COVERED,	  /* a checksum of the object matches all of it */
+	CFS_S3_UNCOVERED, /* no checksum covers all of it */
 	CFS_S3_DAMAGED,
 };
 
@@ -172,7 +172,7 @@ struct cfs_s3 {
 	pthread_mutex_t classes_lock; /* protects `classes` and its users; a leaf */
 	struct cfs_s3_classes *classes;
 	_Atomic bool no_del_many; /* the server lacks DeleteObjects */
-	_Atomic bool unconfirmed; /* it does not say that it has checked a CRC32C */
+	_Atomic bool unconfirmed; /* the server does not confirm a CRC32C */
 };
 
 struct cfs_s3_call {

@@ -247,7 +247,7 @@ static int s3_head(struct cfs_object_store *o, const char *key, struct cfs_objec
 			   deadline);
 		if (n >= 0 || n == -CFS_OBJECT_EPART)
 			n = cfs_http_fail(true, -EIO,
-					  "GET says it is missing, HEAD that it exists");
+					  "HEAD says it is missing, GET that it exists");
 		return (int)n;
 	}
 	if (r == 0 && !resp.http.has_length)

@@ -45,7 +45,7 @@ struct flight {
 
 	/* Under the shard's lock. */
 	pthread_cond_t changed;
-	unsigned refs; /* those who wait, and the worker */
+	unsigned refs; /* held by waiting readers and the worker */
 	bool done;
 	bool late; /* a tier of this machine did not answer in time */
 	int err;   /* -EAGAIN: not tried, or the failure does not concern the reader, which should
@@ -67,9 +67,9 @@ struct awaited {
 /* The fetch that a reader, or a prefetch, would start on a miss. */
 struct want {
 	unsigned first, last; /* slots */
-	bool wider;	      /* a large part of a block means all of it */
-	bool whole;	      /* so does any part */
-	unsigned likely_last; /* what is missing up to this slot is fetched, too */
+	bool wider;	      /* fetch the whole block for a large part of it */
+	bool whole;	      /* fetch it for any part */
+	unsigned likely_last; /* fetch what is missing up to this slot, too */
 	bool prefetch;
 	bool stream;	/* a prefetch of what a stream will come to */
 	bool hedge;	/* as in struct cfs_miss */
@@ -92,8 +92,8 @@ void cfs_flight_unref(struct flight *f);
 /* Starts a worker for it; a prefetch only if there is room in the queue. */
 int cfs_flight_submit(struct flight *f, cfs_deadline_t deadline);
 /*
- * Ends a flight whose bytes are there, or not. The block is offered to the tiers nearer than the
- * one that had it once all of it is in memory: small fetches that add up count as a whole one.
+ * Ends a flight with its result. Once all of the block is in memory, also by several small fetches, it
+ * is offered to the tiers nearer than the one that had it.
  * nowait: as for cfs_route_offer().
  */
 void cfs_flight_land(struct flight *f, int err, bool nowait);

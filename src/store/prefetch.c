@@ -95,7 +95,7 @@ void cfs_store_cancel(struct cfs_store *s, uint64_t owner)
 	}
 }
 
-/* Drops all queued prefetches, which are no longer wanted. */
+/* Drops all queued prefetches. */
 static void drop_all(struct cfs_store *s)
 {
 	struct whole *w, *next;

@@ -31,7 +31,7 @@ struct cfs_put {
 	LIST_ENTRY(cfs_put) link; /* until ended */
 	cfs_deadline_t deadline;
 	unsigned refs;
-	bool ended; /* a thread has taken over to report the result */
+	bool ended; /* a thread has claimed to report the result */
 };
 
 const struct cfs_segs *cfs_put_data(const struct cfs_put *p)
@@ -350,7 +350,7 @@ int cfs_store_put(struct cfs_store *s, const struct cfs_block *b, const struct c
 	p->done = done;
 	p->arg = arg;
 	p->refs = 1;
-	/* For the time in the queue, behind one round of uploads; run_put() sets the next one. */
+	/* For the time in the queue: that of one round of uploads. run_put() sets the next one. */
 	p->deadline = CFS_MAX(deadline, cfs_deadline_in(2 * s->put_timeout_ms));
 	cfs_segs_init(&p->data);
 	r = cfs_segs_slice(&p->data, data, 0, data->len);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * READ_PEER without a flight: a random read of less than a page asks the owner of the block for
- * just its range. The thread of the request sends, and receives where it can
- * (transport/peer/inline.c): no worker is woken, and the network carries the bytes that are read.
- * They were checked on their way, but the page around them was not fetched: no cache keeps them.
+ * READ_PEER without a flight: a random read of less than a page requests just its range from the owner
+ * of the block. The thread of the read sends the request, and receives the answer where it can
+ * (transport/peer/inline.c), so no worker is woken, and the network carries only the bytes that are
+ * read. The transport has checked them. No cache keeps them, as they are not a whole page.
  *
- * How long the owner is waited for, and what happens then, is decided as for a flight, by the tier.
- * Its hedge is a flight from the object store, which other readers of the page share.
+ * The tier decides how long to wait for the owner, as for a flight. The hedge is a flight from the
+ * object store, which other readers of the page share.
  */
 #include <errno.h>
 
@@ -30,7 +30,7 @@ static int fetch_beside(struct cfs_hedge *base, bool (*settled)(void *arg), void
 	return cfs_flight_read(h->store, &h->miss, h->ret);
 }
 
-/* The tier that is asked for a range, or n_tiers: a flight is the way. */
+/* The tier that can be asked for a range; n_tiers: none, use a flight. */
 static unsigned tier_for(const struct cfs_store *s, const struct cfs_miss *m)
 {
 	const struct cfs_route *route = &m->route;

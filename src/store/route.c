@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a block may be: tiers that have it, the member that owns it, caches that take it. */
+/* The places of a block: tiers that may have it, the member that owns it, caches that keep it. */
 #include <errno.h>
 
 #include "base/task.h"

@@ -22,7 +22,7 @@ static unsigned workers_or_default(unsigned n)
 	return n ? n : DEFAULT_WORKERS;
 }
 
-/* A reader without prefetch finds a worker in the other quarter. */
+/* The other quarter is for readers. */
 static unsigned prefetches_of(unsigned max_downloads)
 {
 	return CFS_DIV_UP(max_downloads * 3, 4);
@@ -115,7 +115,7 @@ void cfs_store_destroy(struct cfs_store *s)
 {
 	if (!s)
 		return;
-	/* The watch outlives the uploads: they may need it to end. */
+	/* The watchdog outlives the uploads, which may need it to end. */
 	cfs_workers_destroy(s->uploads);
 	cfs_put_fini(s);
 	cfs_prefetch_fini(s);
@@ -272,8 +272,8 @@ static int head(struct cfs_store *s, const struct cfs_block *b, cfs_deadline_t d
 }
 
 /*
- * A bucket denies access to a missing object, too, when the client may not list it. *beside, which
- * no slice has, is stored for a moment: if it can be read, the other one is missing.
+ * For a denied read: a bucket also denies access to a missing object if the client may not list it.
+ * Stores *beside, whose name no slice has, for a moment. If that can be read, the object is missing.
  */
 static int tell_denied(struct cfs_store *s, const struct cfs_block *beside, cfs_deadline_t deadline)
 {

@@ -3,8 +3,8 @@
  * Durability of what was stored. A sync of the object store covers all puts that had ended when it
  * began, so concurrent callers share one; later callers share the next.
  *
- * A failure is reported to one sync only, and the layers below do not retry. So puts since the last
- * successful sync are remembered here, for all callers that they concern.
+ * The kernel reports a failure to one sync only, and the layers below do not retry. So puts since the
+ * last successful sync are recorded here, for every caller whose data they have.
  */
 #include <errno.h>
 #include <string.h>
@@ -16,9 +16,9 @@
 /*
  * ---- sets of slices ----
  *
- * The process may be killed between any two stores to memory, and its successor uses the sets as
- * they are. So ends of ranges are ascending at every instruction, a range is extended before the
- * ranges that it absorbs are removed, and a range that moves exists twice meanwhile.
+ * The process may be killed between any two stores to memory, and its successor uses the sets as they
+ * are. So the ends of ranges ascend at every instruction, a range is extended before the ranges that
+ * it absorbs are removed, and a range that is moved exists twice in between.
  */
 
 static void set(_Atomic uint64_t *at, uint64_t value)
@@ -287,7 +287,7 @@ int cfs_store_hand_over(struct cfs_store *s, cfs_deadline_t deadline)
 	return r;
 }
 
-/* Restores the ranges of the previous process. */
+/* Continues with the ranges of the previous process. */
 static void go_on(struct cfs_unsynced *u, bool reported)
 {
 	u->fresh.n = CFS_MIN(u->fresh.n, CFS_STORE_RUNS);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filling the caches on request, and saying what they have. */
+/* Fills the caches on request, and reports what they have. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -46,7 +46,7 @@ static int put_until(const struct cfs_tier_slot *disk, const struct cfs_block *b
 }
 
 /*
- * Makes the owner have it, even if it is in memory here. True: that is enough; otherwise this
+ * Has the owner fetch the block, even if it is in memory here. True: that is enough; false: this
  * member fetches it, too.
  */
 static bool warm_elsewhere(struct cfs_store *s, const struct cfs_block *b, bool disk,
@@ -86,7 +86,7 @@ static void free_check(struct cfs_task *task, bool left)
 	free(task);
 }
 
-/* As the tier's operation. A disk that does not answer has nothing. */
+/* As the tier's operation. A disk that does not answer counts as empty. */
 static int check_disk(struct cfs_store *s, const struct cfs_tier_slot *disk,
 		      const struct cfs_block *b, cfs_deadline_t deadline)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One cache directory. All access goes through one descriptor of <dir>/<uuid>, so that a disk that
- * was unmounted, or a tree that was removed, is noticed rather than filled in the wrong place.
+ * One cache directory. All access uses one descriptor of <dir>/<uuid>: so an unmounted disk or a
+ * removed tree is detected, and its files are not written elsewhere.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 #include "cachedir.h"
 
 #define LOCK_NAME ".lock"
-/* So many faults in this time make the directory fail. */
+/* So many faults within this time fail the directory. */
 #define FAULTS_MAX  3
 #define FAULTS_MS   60000
 #define PARENT_MODE 0755
@@ -96,7 +96,7 @@ void cfs_cachedir_fault(struct cache_dir *dir, const char *what, int err, bool w
 		set_state(dir, DIR_FAILED, what, err);
 		return;
 	default:
-		/* A write has so much time that one timeout is conclusive. */
+		/* The timeout of a write is so long that one is enough. */
 		if (too_many_faults(dir) || (err == -ETIMEDOUT && writing))
 			set_state(dir, DIR_FAILED, what, err);
 	}
@@ -112,8 +112,8 @@ static bool is_on_root(const struct stat *st)
 }
 
 /*
- * Makes what is missing of a path, but not on the root file system when it was on another: a mount
- * point whose disk is gone stays empty.
+ * Creates missing directories of the path, unless it was on another file system and is now on the root
+ * file system: a mount point without its disk stays empty.
  */
 static int make_base(struct cache_dir *dir)
 {
@@ -160,8 +160,8 @@ static bool is_trusted(uid_t owner)
 }
 
 /*
- * The owner of a directory that existed before could read cached blocks, and plant others: the
- * checksums are in the same files. A cache-mode that lets others write allows this on purpose.
+ * Another user who owns the directory could read cached blocks and forge others, as the checksums are
+ * in the same files. A cache-mode that lets others write permits this.
  */
 static int check_owner(const struct cache_dir *dir, const struct stat *opened)
 {
@@ -198,7 +198,7 @@ static int read_id(int fd, char id[64])
 	return id[0] ? 0 : -ENODATA;
 }
 
-/* Whole at once, unless another client was faster; in place of an empty one if told to. */
+/* Writes the id atomically, unless another client was faster. replace: instead of an empty file. */
 static int write_id(int fd, const char *id, bool replace)
 {
 	char tmp[80];
@@ -221,7 +221,7 @@ static int write_id(int fd, const char *id, bool replace)
 	return r;
 }
 
-/* The id is kept when the file is lost, or the directory's share of the keys would move. */
+/* A lost file gets the same id again, as another id would move the directory's share of blocks. */
 static int settle_id(struct cache_dir *dir, int fd)
 {
 	char id[64];
@@ -233,7 +233,7 @@ static int settle_id(struct cache_dir *dir, int fd)
 			snprintf(id, sizeof(id), "%s", dir->id);
 		else
 			random_id(id);
-		/* Empty: what a power failure left of it. */
+		/* An empty file is left by a power failure. */
 		r = write_id(fd, id, r == -ENODATA);
 		if (r == -EEXIST)
 			r = read_id(fd, id);
@@ -281,7 +281,7 @@ static int open_dir(struct cache_dir *dir)
 		fd = -1;
 		return 0;
 	}
-	/* Under the number that others may be using this moment. */
+	/* Same descriptor number, which other threads may be using. */
 	return dup3(fd, old, O_CLOEXEC) < 0 ? -errno : 0;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which directories there are, and which of them a block belongs to: the one whose point follows
- * the block's on a ring, 100 points per directory made of its .lock id. A directory that has failed
- * is passed over, so that its share, and nothing else, moves to the others.
+ * The set of directories, and the directory of a block by consistent hashing: 100 points per directory,
+ * made of its .lock id, on a ring; a block belongs to the next point. A failed directory is skipped,
+ * so only its share moves to the others.
  */
 #include <errno.h>
 #include <glob.h>
@@ -24,7 +24,7 @@ struct ring_point {
 };
 
 struct ring {
-	struct ring *replaced; /* kept until the end: readers may still use it */
+	struct ring *replaced; /* freed at the end: readers may still use it */
 	unsigned n;
 	struct ring_point points[];
 };
@@ -64,7 +64,7 @@ static int by_hash(const void *a, const void *b)
 
 	if (x->hash != y->hash)
 		return x->hash < y->hash ? -1 : 1;
-	return x->dir > y->dir ? -1 : 1; /* the one added last has it, as with other clients */
+	return x->dir > y->dir ? -1 : 1; /* the last one added wins, as in JuiceFS */
 }
 
 int cfs_cachedirs_add(struct cache_dirs *set, const struct cache_dir *dir)

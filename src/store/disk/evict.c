@@ -11,10 +11,10 @@
 #include "whole.h"
 
 #define EXPIRE_BATCH 64
-/* Blocks that prove to be pinned by another client before the search for others ends. */
+/* Staged blocks of another client that are skipped before the search ends. */
 #define STAGED_MAX 64
 
-/* A second link means that another client has not uploaded the block yet: it would free nothing. */
+/* A second link: another client has staged the block. Removing this name would free no space. */
 static bool is_staged(struct disk_dir *dir, const struct cfs_block *b)
 {
 	char path[CFS_CACHEDIR_PATH_MAX];
@@ -59,7 +59,7 @@ bool cfs_disk_exceeds(struct disk_dir *dir, uint64_t need)
 	       state.n + (need > 0) > dir->index.max;
 }
 
-/* Unlinked files may free their space only later, so the need is computed once. */
+/* The need is computed once, because unlinked files may free their space later. */
 int cfs_disk_keep_free(struct disk_dir *dir, uint64_t need)
 {
 	double ratio = dir->disk->conf.free_ratio;

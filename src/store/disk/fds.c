@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Open files of hot blocks with their checksums: a read of one is a single system call. The cache
- * is an array of small sets, bounded by construction. A file lives until its last user lets go, so
- * eviction never pulls it away from under a read.
+ * Open files of hot blocks with their checksums, so that a read is one system call. The cache is an
+ * array of small sets of fixed size. Files are reference counted: eviction does not close one that a
+ * read uses.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@ static void run_close(struct cfs_job *job)
 	free(f);
 }
 
-/* Closing it frees the space of a removed file, or asks a disk that does not answer. */
+/* Closing a removed file frees its space, which may wait, as does a disk that hangs. */
 static bool may_wait_to_close(const struct cfs_disk_file *f)
 {
 	struct statx st;

@@ -15,9 +15,9 @@
 
 #include "disk-internal.h"
 
-/* Bytes per call when there are many: half of a processor's own cache, or less. */
+/* Bytes per call of a large read: at most half of a processor's L2 cache. */
 #define BATCH (512u << 10)
-/* The kernel may read no more than this of what one call announces. */
+/* The kernel may limit the readahead of one call to this. */
 #define AHEAD (1u << 20)
 
 static int read_flags(const struct disk_dir *dir, bool nowait)
@@ -104,7 +104,7 @@ int cfs_disk_file_open(struct disk_dir *dir, const struct cfs_block *b, bool now
 		r = cfs_cachedir_read_tail(fd, b, (uint64_t)st.st_size, read_flags(dir, nowait),
 					   &tail);
 	f->n_crcs = tail.checksums ? n : 0;
-	/* There is no other copy of what is staged. */
+	/* A staged block has no other copy. */
 	if (r == 0 && !tail.checksums && dir->disk->conf.verify != CFS_VERIFY_NONE &&
 	    cfs_disk_staged_dir(dir->disk, b) != dir)
 		r = -ENODATA;
@@ -282,8 +282,8 @@ static int check_pieces(const struct cfs_disk_file *f, uint32_t off, const struc
 }
 
 /*
- * A large range that needs no detour: few calls, and what one call reads is checked while the
- * processor's cache has it. 1 when the kernel gave less than it was asked for.
+ * Reads a large aligned range with few calls, and checks the bytes of each while they are in the
+ * processor's cache. 1: a short read.
  */
 static int read_batches(const struct reader *rd, uint32_t off, const struct iovec *dst, int n_dst)
 {

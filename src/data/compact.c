@@ -238,6 +238,7 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 {
 	struct cfs_slice *recs = NULL, merged = {0};
 	struct cfs_view view = {0};
+	uint64_t begun_ms = cfs_boot_ms();
 	size_t n, limit, skipped = 0;
 	struct cfs_attr attr;
 	ssize_t total;
@@ -268,6 +269,9 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 		r = cfs_store_sync(d->conf.store, ctx->deadline);
 	if (r == 0 && cfs_store_is_suspect(d->conf.store, merged.id))
 		r = -EIO;
+	/* Its blocks may be gone: this host was suspended, or slow. */
+	if (r == 0 && cfs_gc_may_remove(begun_ms))
+		r = -EAGAIN;
 	if (r < 0) {
 		cfs_meta_discard_slice(d->conf.meta, merged.id, merged.size);
 		r = r == -ENOENT ? -EAGAIN : r;

@@ -133,12 +133,31 @@ struct cfs_wslice {
 	struct timespec mtime;
 	struct cfs_waiting_attrs attrs;
 	uint64_t born_ms, touched_ms;
+	uint64_t born_boot_ms;	 /* CLOCK_BOOTTIME */
 	struct cfs_page **pages; /* per CFS_PAGE_LARGE; NULL when stored */
 	uint32_t n_pages;
 	uint64_t stored[CFS_SLICE_BLOCK_MAX / 64]; /* bit per block */
 	uint64_t moment; /* cfs_store_moment() when its last block was stored */
 	struct cfs_job job;
 };
+
+/* Half of the age below which `cachefs gc` leaves blocks without a record alone by default. */
+#define CFS_GC_AGE_MS ((uint64_t)1800 * 1000)
+
+/* CLOCK_BOOTTIME, which goes on while the machine is suspended. */
+static inline uint64_t cfs_boot_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_BOOTTIME, &ts);
+	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+/* Whether it may take blocks that were stored since that moment of cfs_boot_ms() for leaked. */
+static inline bool cfs_gc_may_remove(uint64_t since_ms)
+{
+	return cfs_boot_ms() - since_ms >= CFS_GC_AGE_MS;
+}
 
 struct cfs_chunk {
 	struct cfs_file *file;

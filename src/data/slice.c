@@ -17,8 +17,6 @@
 
 #define BACKOFF_BASE_MS 50
 #define BACKOFF_MAX_MS	2000
-/* Half of the age below which `cachefs gc` leaves objects alone by default. */
-#define GC_AGE_MS ((uint64_t)1800 * 1000)
 /* Part of the pool that blocks past their deadline may hold. */
 #define KEEP_PARTS 2
 
@@ -72,6 +70,7 @@ struct cfs_wslice *cfs_wslice_new(struct cfs_chunk *c, uint32_t pos)
 	s->seq = ++f->seq;
 	s->pos = pos;
 	s->born_ms = s->touched_ms = cfs_now_ms();
+	s->born_boot_ms = cfs_boot_ms();
 	s->job.run = upload_job;
 	TAILQ_INSERT_TAIL(&c->pending, s, in_chunk);
 	TAILQ_INSERT_TAIL(&f->slices, s, in_file);
@@ -503,6 +502,23 @@ static bool worth_retry(int err)
 	}
 }
 
+/* Other hosts may have removed the blocks, as those of no file, while this one was suspended. */
+static int check_age(const struct cfs_wslice *s, uint64_t slice, cfs_deadline_t deadline,
+		     bool *ret_gone)
+{
+	int r;
+
+	if (!cfs_gc_may_remove(s->born_boot_ms))
+		return 0;
+	r = cfs_store_has_slice(s->file->data->conf.store, slice, s->len, deadline);
+	if (r)
+		return r < 0 ? r : 0;
+	cfs_err("blocks of a write that was not committed for long are gone: inode=%llu slice=%llu",
+		(unsigned long long)s->file->node.key, (unsigned long long)slice);
+	*ret_gone = true;
+	return -EIO;
+}
+
 /*
  * Blocks that are gone say that the slice was committed, except when `cachefs gc` may have removed
  * them, as those of no file.
@@ -512,7 +528,7 @@ static int is_stored(void *arg, const struct cfs_slice *rec, cfs_deadline_t dead
 	const struct cfs_wslice *s = arg;
 	int r = cfs_store_has_slice(s->file->data->conf.store, rec->id, rec->size, deadline);
 
-	if (r || cfs_now_ms() - s->born_ms < GC_AGE_MS)
+	if (r || !cfs_gc_may_remove(s->born_boot_ms))
 		return r;
 	cfs_err("blocks of a write that may not have been stored are gone: inode=%llu slice=%llu",
 		(unsigned long long)s->file->node.key, (unsigned long long)rec->id);
@@ -596,7 +612,7 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 
 	pthread_mutex_lock(&f->lock);
 	while ((s = TAILQ_FIRST(&c->pending)) && slice_ready(s) && !s->held) {
-		bool covers = covers_stored(s), suspect = false;
+		bool covers = covers_stored(s), lost = false;
 		struct cfs_attr_change attrs;
 		struct cfs_commit commit;
 		struct cfs_slice rec;
@@ -619,15 +635,18 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 			cfs_file_await_commit(f, rec.id);
 			if (covers) {
 				err = cfs_store_sync_since(d->conf.store, moment, deadline);
-				suspect = cfs_store_is_suspect(d->conf.store, rec.id);
+				lost = cfs_store_is_suspect(d->conf.store, rec.id);
 			}
 			/* No later sync makes a suspect durable: another try is of no use. */
-			if (suspect)
+			if (lost)
 				err = -EIO;
+			/* An earlier attempt may have named them: then cfs_meta_commit() asks. */
+			if (!err && !c->repeated)
+				err = check_age(s, rec.id, deadline, &lost);
 			if (!err)
 				err = commit_record(s, &commit, deadline);
 			cfs_activity_wait_end();
-			if (err && !suspect && worth_retry(err)) {
+			if (err && !lost && worth_retry(err)) {
 				if (!c->attempt++)
 					c->give_up = cfs_deadline_in(d->conf.io_timeout_ms);
 				if (!cfs_deadline_passed(c->give_up)) {

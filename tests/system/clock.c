@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Preloaded: a machine whose clock is CLOCK_SHIFT seconds ahead, or, with CLOCK_STOPPED, stands at
- * that second. With CLOCK_FILE it is that many seconds ahead which the first 8 bytes of the file say.
+ * that second. With CLOCK_FILE it is that many seconds ahead which the first 8 bytes of the file say;
+ * with CLOCK_SLEPT, too, it was suspended for so long.
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -40,6 +41,8 @@ int clock_gettime(clockid_t clock, struct timespec *ts)
 			*ts = (struct timespec){.tv_sec = atol(getenv("CLOCK_STOPPED"))};
 		ts->tv_sec += shift();
 	}
+	if (r == 0 && clock == CLOCK_BOOTTIME && getenv("CLOCK_SLEPT"))
+		ts->tv_sec += shift();
 	return r;
 }
 

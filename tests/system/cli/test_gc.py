@@ -4,6 +4,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 
@@ -12,7 +13,7 @@ import pytest
 import cachefs
 import servers
 from admin import TRASH, contents, fsck, gc, junk, kinds, make_tree, refused
-from cachefs import wait_until
+from cachefs import Clock, tool, wait_until
 from s3volume import S3Volume
 from syscalls import data, read, write
 
@@ -143,6 +144,88 @@ def test_gc_on_a_host_whose_clock_is_ahead(ws, volume):
     assert "ahead of" in r.stderr
     assert list((volume.bucket / "vol/testing").glob("*")) == []
     young.unlink()
+
+
+def whole(vol):
+    """Objects but those that are being written."""
+    return [path for path in vol.objects() if path.name.endswith("_%d" % (4 * MIB))]
+
+
+SLEEPER = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.write(fd, os.urandom(4 << 20))
+sys.stdin.readline()
+try:
+    os.fsync(fd)
+    print("stored")
+except OSError as e:
+    print(e.strerror)
+"""
+
+
+def put_to_sleep(vol, pid, before):
+    """When it has stored blocks beside those. Returns them; none: it has named them already."""
+    records = vol.sql("SELECT * FROM jfs_chunk ORDER BY inode")
+    wait_until(lambda: set(whole(vol)) - set(before), 20, "a block")
+    os.kill(pid, signal.SIGSTOP)
+    if vol.sql("SELECT * FROM jfs_chunk ORDER BY inode") == records:
+        return set(whole(vol)) - set(before)
+    os.kill(pid, signal.SIGCONT)
+    return ()
+
+
+def gc_after(ws, vol, clock, hours, blocks):
+    clock.set(hours * 3600)
+    for path in blocks:
+        os.utime(path, (1, 1))
+    assert gc(ws, vol, "--delete")["removed"]["objects"] == len(blocks)
+
+
+def test_gc_beside_a_machine_that_sleeps(ws, volume):
+    """Its writer has stored a block, and names it when it wakes up: gc has called it leaked meanwhile."""
+    clock = Clock(ws)
+    mnt = volume.mount(env={**clock.env, "CLOCK_SLEPT": "1"})
+    mnt.allow("are gone|lost|does not answer|clock of this host")
+    blocks = ()
+    while not blocks:
+        before = whole(volume)
+        f = mnt / ("f%d" % len(before))
+        p = ws.python(SLEEPER, f, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        blocks = put_to_sleep(volume, mnt.pid(), before)
+        if not blocks:
+            assert p.communicate("\n", timeout=60)[0] == "stored\n" and len(before) < 10
+    try:
+        gc_after(ws, volume, clock, 2, blocks)
+    finally:
+        os.kill(mnt.pid(), signal.SIGCONT)
+    assert p.communicate("\n", timeout=60)[0] == "Input/output error\n"
+    assert read(f) == b"" and whole(volume) == before
+
+
+def test_gc_beside_a_compaction_that_sleeps(ws, volume):
+    """It has stored blocks, and would put them into the place of good ones when it wakes up."""
+    content, clock, blocks, n = bytearray(data(48 * MIB)), Clock(ws), (), 0
+    env = ["env", "CLOCK_SLEPT=1", *("%s=%s" % e for e in clock.env.items())]
+    mnt = volume.mount()
+    write(mnt / "f", content)
+    while not blocks:
+        with open(mnt / "f", "r+b") as f:
+            f.seek(20 * MIB + n)
+            f.write(b"new")
+        content[20 * MIB + n : 20 * MIB + n + 3] = b"new"
+        mnt.umount()
+        p = ws.popen([*env, tool("cachefs"), "gc", "--compact", volume.url], stdout=subprocess.DEVNULL)
+        blocks = put_to_sleep(volume, p.pid, whole(volume))
+        if not blocks:
+            assert p.wait(60) == 0 and n < 10
+            mnt, n = volume.mount(), n + 1
+    try:
+        gc_after(ws, volume, clock, 2, blocks)
+    finally:
+        os.kill(p.pid, signal.SIGCONT)
+    assert p.wait(60) == 0
+    assert read(volume.mount() / "f") == content
 
 
 def test_gc_ends_what_was_deleted(ws, volume):

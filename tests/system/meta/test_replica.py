@@ -11,7 +11,6 @@ import re
 import shutil
 import signal
 import sqlite3
-import struct
 import subprocess
 import threading
 import time
@@ -19,7 +18,7 @@ import time
 import pytest
 
 from admin import ask, contents, make_tree, refused
-from cachefs import children, wait_until, wrong_clock
+from cachefs import Clock, children, wait_until
 from proxy import xml_error
 from replicas import Machine, clean, covered, elsewhere, entries, env_of, folder, lose_machine, pieces, place, restore
 from s3volume import S3Volume
@@ -591,19 +590,6 @@ def test_a_time_before(ws):
     refused(ws, "load", "--from-replica", *place(vol), "sqlite3://%s" % ws.path("x.db"), says="is damaged")
     long_ago = ["--until", "2001-01-01T00:00:00Z", "sqlite3://%s" % ws.path("x.db")]
     refused(ws, "load", "--from-replica", *place(vol), *long_ago, says="does not reach back")
-
-
-class Clock:
-    """Of a machine, whose programs see each change at once."""
-
-    def __init__(self, ws):
-        self.path = ws.path("clock")
-        self.path.write_bytes(bytes(8))
-        self.env = {**wrong_clock(ws, 1), "CLOCK_FILE": str(self.path)}
-
-    def set(self, seconds_ahead):
-        with open(self.path, "r+b") as f:  # programs have it mapped
-            f.write(struct.pack("=q", seconds_ahead))
 
 
 DAY = 86400

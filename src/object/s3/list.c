@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/cleanup.h"
 #include "s3.h"
@@ -226,8 +227,8 @@ static int list_element(void *arg, const char *parent, const char *name, char *t
 		}
 	} else if (strcmp(parent, "ListBucketResult") == 0) {
 		if (strcmp(name, "IsTruncated") == 0) {
-			p->has_truncated = true;
-			p->truncated = strcmp(text, "true") == 0;
+			p->truncated = strcasecmp(text, "true") == 0;
+			p->has_truncated = p->truncated || strcasecmp(text, "false") == 0;
 		} else if (strcmp(name, "NextContinuationToken") == 0) {
 			return set_text(&p->token, text);
 		} else if (strcmp(name, "EncodingType") == 0) {

@@ -65,14 +65,15 @@ static int got_get(struct cfs_server *sc, const struct cfs_frame *f, const uint8
 
 	if (r < 0)
 		return r;
-	r = cfs_session_admit(&sc->session, get.len);
-	if (r < 0) {
-		cfs_answer_status(sc, f->id, r, get.len);
-		return 0;
-	}
 	j = calloc(1, sizeof(*j));
 	if (!j)
 		return -ENOMEM;
+	r = cfs_session_admit(&sc->session, get.len);
+	if (r < 0) {
+		free(j);
+		cfs_answer_status(sc, f->id, r, get.len);
+		return 0;
+	}
 	j->s.req = (struct cfs_peer_request){
 		.block = get.block,
 		.off = get.off,

@@ -287,7 +287,8 @@ struct cfs_engine_ops {
 	int (*drop_slice)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size);
 	/*
 	 * Expires one delayed entry (delslices) older than before_s: drops its references; dead()
-	 * gets the slices that have no reference left. 1: there is no such entry.
+	 * gets the slices that have no reference left. 1: there is no such entry. Damaged entries
+	 * stay; -EIO: only such entries are left.
 	 */
 	int (*expire_delayed)(CFS_ENG, CFS_CTX, int64_t before_s, cfs_engine_slice_fn dead,
 			      void *arg);

@@ -471,13 +471,19 @@ int rds_op_compact_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 	return r;
 }
 
-/* Finds the field of a delayed entry older than before_s; "": there is none. */
+enum { PAIR_BYTES = 12 };
+
+/*
+ * Finds the field of a delayed entry older than before_s; "": there is none. -EIO: only damaged
+ * entries are left.
+ */
 static int find_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
 			char field[64])
 {
 	const redisReply *page;
 	struct rds_request q;
 	struct rds_cursor cursor = {0};
+	char damaged[64] = "";
 	size_t i;
 	int r;
 
@@ -491,11 +497,15 @@ static int find_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 
 			if (bar && page->element[i]->len < 64 &&
 			    strtoll(bar + 1, NULL, 10) < before_s)
-				snprintf(field, 64, "%s", name);
+				snprintf(page->element[i + 1]->len % PAIR_BYTES ? damaged : field,
+					 64, "%s", name);
 		}
 	} while (!r && !field[0] && cursor.at);
 	rds_end(&q);
-	return r;
+	if (r || field[0] || !damaged[0])
+		return r;
+	cfs_warn("delayed entry is damaged, not expired: entry=%s", damaged);
+	return -EIO;
 }
 
 int rds_op_expire_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
@@ -510,8 +520,6 @@ int rds_op_expire_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64
 		return r ? r : 1;
 	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_expire_delayed_lua, &a, "s", field);
-	if (r == -EIO)
-		cfs_err("delayed entry is damaged: entry=%s", field);
 	if (!r)
 		rds_each_pair(a->element[1], dead, arg);
 	rds_end(&q);

@@ -162,28 +162,35 @@ struct expire {
 static int expire_one(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct expire *a = arg;
+	uint64_t damaged = 0;
 	const void *pairs;
-	uint64_t id;
+	int64_t id = -1;
 	size_t len;
 	int r;
 
 	sql_refs_clear(&a->dead);
-	r = sql_row(c, SQL_any_delayed, "i", a->before_s);
-	a->none_left = r == 0;
-	if (r <= 0)
-		return r;
-	id = (uint64_t)sql_int(c, SQL_any_delayed, 0);
-	pairs = sql_blob(c, SQL_any_delayed, 1, &len);
-	r = sql_refs_add_pairs(&a->dead, pairs, len);
-	sql_done(c, SQL_any_delayed);
-	if (r == -EIO)
-		cfs_err("delayed entry is damaged: slice=%" PRIu64 " bytes=%zu", id, len);
-	if (r < 0)
+	do {
+		r = sql_row(c, SQL_next_delayed, "ii", a->before_s, id);
+		a->none_left = r == 0;
+		if (r <= 0)
+			break;
+		id = sql_int(c, SQL_next_delayed, 0);
+		pairs = sql_blob(c, SQL_next_delayed, 1, &len);
+		r = sql_refs_add_pairs(&a->dead, pairs, len);
+		sql_done(c, SQL_next_delayed);
+		if (r == -EIO && !damaged)
+			damaged = (uint64_t)id;
+	} while (r == -EIO);
+	if (a->none_left && damaged) {
+		cfs_warn("delayed entry is damaged, not expired: slice=%" PRIu64, damaged);
+		return -EIO;
+	}
+	if (r < 0 || a->none_left)
 		return r;
 	r = sql_exec(c, SQL_del_delayed, "i", id);
 	if (r >= 0)
 		r = sql_refs_drop(c, &a->dead);
-	return r < 0 ? r : sql_log(c, ctx, "CLEANUP_DELAYED_SLICES(%" PRIu64 ")", id);
+	return r < 0 ? r : sql_log(c, ctx, "CLEANUP_DELAYED_SLICES(%" PRIu64 ")", (uint64_t)id);
 }
 
 int sql_op_expire_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,

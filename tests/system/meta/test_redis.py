@@ -498,6 +498,19 @@ def test_timeout_of_one_request_leaves_the_others_alone(ws):
     assert proxy.connections == before
 
 
+def test_damaged_delayed_entry_keeps_no_other(ws, db, volume):
+    c = db.connect()
+    pair = (900).to_bytes(8, "big") + (10).to_bytes(4, "big")
+    for field, value in ("5_1", b"damaged"), ("6_1", pair), ("7_1", b"damaged"), ("8_1", pair):
+        c.hset("delSlices", field, value)
+    assert list(c.hgetall("delSlices"))[0] == b"5_1"
+    r = ws.run("cachefs", "gc", db.url, "--delete")
+    assert r.returncode == 2, r.stdout + r.stderr
+    assert "not expired: entry=" in r.stderr
+    assert sorted(c.hgetall("delSlices")) == [b"5_1", b"7_1"]
+    c.delete("delSlices")
+
+
 def test_entry_that_leads_elsewhere(ws, db):
     """Another client has moved names without a trace in the inodes: the name alone decides."""
     mnt = ws.volume(url=db.url, trash_days=0).mount("attr-cache=60,entry-cache=60")

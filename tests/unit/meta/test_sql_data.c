@@ -450,6 +450,26 @@ static void test_random_data(void **state)
 	assert_int_equal(fixture_number(f, "SELECT count(*) FROM jfs_delfile"), 0);
 }
 
+/* A damaged delayed entry keeps no other from its end, and stays. */
+static void test_damaged_delayed(void **state)
+{
+	struct fixture *f = *state;
+	int i;
+
+	memset(&w, 0, sizeof(w));
+	fixture_number(f, "INSERT INTO jfs_chunk_ref VALUES (1,100,1),(2,100,1)");
+	fixture_number(f, "INSERT INTO jfs_delslices VALUES (5,1,x'00'),(7,1,x'00'),"
+			  "(6,1,x'000000000000000100000064'),(8,1,x'000000000000000200000064')");
+	for (i = 2; i-- > 0;) {
+		assert_int_equal(f->e->ops->expire_delayed(f->e, &f->ctx, INT64_MAX, note_dead, f),
+				 0);
+		assert_int_equal(fixture_number(f, "SELECT count(*) FROM jfs_delslices"), 2 + i);
+	}
+	assert_int_equal(f->e->ops->expire_delayed(f->e, &f->ctx, INT64_MAX, note_dead, f), -EIO);
+	assert_int_equal(f->e->ops->expire_delayed(f->e, &f->ctx, 0, note_dead, f), 1);
+	assert_int_equal(fixture_number(f, "SELECT sum(chunkid) FROM jfs_delslices"), 5 + 7);
+}
+
 /* ---- the examples of volume-format section 6 ---- */
 
 static void put_slice(struct fixture *f, cfs_ino_t ino, uint32_t pos, uint64_t id, uint32_t len)
@@ -558,6 +578,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_random_data, fixture_setup, fixture_teardown),
+		cmocka_unit_test_setup_teardown(test_damaged_delayed, fixture_setup,
+						fixture_teardown),
 		cmocka_unit_test_setup_teardown(test_format_of_truncate_and_copy, fixture_setup,
 						fixture_teardown),
 		cmocka_unit_test_setup_teardown(test_huge_sparse, fixture_setup, fixture_teardown),

@@ -1,7 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Volumes with their blocks on an S3 server (tests/s3/server.py)."""
 
+import pytest
+
+import server
 from cachefs import Volume
+
+
+def need_conditions():
+    if not server.CONDITIONAL:
+        pytest.skip("this server does not know conditional puts")
 
 
 class S3Volume(Volume):
@@ -17,6 +25,8 @@ class S3Volume(Volume):
             self.format(storage="s3", bucket=self.where, **options)
 
     def format(self, **options):
+        if options.get("replicate") == "sync":
+            need_conditions()
         return self.ws.run(
             "cachefs", *self.format_args(**options), check=True, env=self.s3.keys, timeout=60
         )

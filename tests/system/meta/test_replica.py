@@ -21,7 +21,7 @@ from admin import ask, contents, make_tree, refused
 from cachefs import Clock, children, wait_until
 from proxy import xml_error
 from replicas import Machine, clean, covered, elsewhere, entries, env_of, folder, lose_machine, pieces, place, restore
-from s3volume import S3Volume
+from s3volume import S3Volume, need_conditions
 from syscalls import read, write
 from test_s3 import make_bucket, objtool
 
@@ -322,6 +322,8 @@ def test_a_long_log_begins_again(ws):
 @pytest.mark.parametrize("storage", ["s3", "file"])
 def test_an_object_is_created_once(ws, request, storage):
     s3 = request.getfixturevalue("s3") if storage == "s3" else None
+    if s3:
+        need_conditions()
     url = make_bucket(ws, s3) if s3 else str(ws.path("bkt")) + "/"
     assert objtool(ws, s3, url, "create", storage=storage)["result"] == 0
     for n, (content, result) in enumerate([(b"first", 0), (b"second", -17), (b"first", -17)]):
@@ -467,6 +469,7 @@ def test_a_restored_database_is_refused_when_the_volume_has_gone_on(ws):
 def test_a_bucket_without_conditions(ws, s3, via, which):
     """The second put of the probe is answered as if it had replaced the object, or one of several at once as if
     the server had looked before another one had created it."""
+    need_conditions()
     vol = S3Volume(ws, s3, url="%s/bucket" % via.url)
     via.add("PUT", "testing/replica", skip=which, every=1, times=1, status=200, headers={"ETag": '"x"'})
     refused(ws, "config", "--replicate", "sync", vol.url, env=s3.keys, says="does not refuse to create an object twice")

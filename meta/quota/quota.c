@@ -374,8 +374,8 @@ int cfs_quotas_check_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_in
 
 /* ---- accounting ---- */
 
-/* With the lock. */
-static void add_pending(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space,
+/* With the lock. False: no memory for the row of this owner. */
+static bool add_pending(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space,
 			int64_t inodes)
 {
 	struct limit *l = cfs_quotas_find(q, kind, key);
@@ -384,18 +384,19 @@ static void add_pending(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t
 		/* The first change of this owner: the next flush inserts the row. */
 		struct limit *v = reallocarray(q->v, q->n + 1, sizeof(*v));
 
-		if (v) {
-			q->v = v;
-			v[q->n++] = (struct limit){
-				.q = {.kind = kind, .key = key, .max_space = -1, .max_inodes = -1}};
-			qsort(v, q->n, sizeof(*v), order_limits);
-			l = cfs_quotas_find(q, kind, key);
-		}
+		if (!v)
+			return false;
+		q->v = v;
+		v[q->n++] = (struct limit){
+			.q = {.kind = kind, .key = key, .max_space = -1, .max_inodes = -1}};
+		qsort(v, q->n, sizeof(*v), order_limits);
+		l = cfs_quotas_find(q, kind, key);
 	}
 	if (l) {
 		l->pending_space += space;
 		l->pending_inodes += inodes;
 	}
+	return true;
 }
 
 static void add_to_scopes(struct cfs_quotas *q, const struct scopes *dirs, int64_t space,
@@ -407,13 +408,23 @@ static void add_to_scopes(struct cfs_quotas *q, const struct scopes *dirs, int64
 		add_pending(q, CFS_QUOTA_DIR, dirs->v[i], space, inodes);
 }
 
-static void add_to_owner(struct cfs_quotas *q, uint32_t uid, uint32_t gid, int64_t space,
+static bool add_to_owner(struct cfs_quotas *q, uint32_t uid, uint32_t gid, int64_t space,
 			 int64_t inodes)
 {
+	bool user, group;
+
 	if (!space && !inodes)
-		return;
-	add_pending(q, CFS_QUOTA_USER, uid, space, inodes);
-	add_pending(q, CFS_QUOTA_GROUP, gid, space, inodes);
+		return true;
+	user = add_pending(q, CFS_QUOTA_USER, uid, space, inodes);
+	group = add_pending(q, CFS_QUOTA_GROUP, gid, space, inodes);
+	return user && group;
+}
+
+static void warn_missed(uint32_t uid, uint32_t gid)
+{
+	cfs_warn("quotas of user %u and group %u miss a change, 'cachefs quota repair' counts it: "
+		 "error=ENOMEM",
+		 uid, gid);
 }
 
 /* The directories with limits at and above `dir`; none when reading its ancestors fails. */
@@ -460,6 +471,7 @@ static void add_usage(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t
 		      const struct cfs_reservation *reserved, const struct cfs_usage *u)
 {
 	struct scopes dirs[CFS_ARRAY_SIZE(u->dirs)];
+	bool added = true;
 	unsigned i;
 
 	for (i = 0; i < u->n_dirs; i++)
@@ -473,8 +485,10 @@ static void add_usage(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t
 	for (i = 0; i < u->n_dirs; i++)
 		add_to_scopes(q, &dirs[i], u->dirs[i].space, u->dirs[i].inodes);
 	if (atomic_load(&q->limits.user_group_quota))
-		add_to_owner(q, u->uid, u->gid, u->owner_space, u->owner_inodes);
+		added = add_to_owner(q, u->uid, u->gid, u->owner_space, u->owner_inodes);
 	pthread_mutex_unlock(&q->lock);
+	if (!added)
+		warn_missed(u->uid, u->gid);
 	for (i = 0; i < u->n_dirs; i++)
 		free(dirs[i].v);
 }
@@ -514,12 +528,18 @@ void cfs_quotas_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struc
 
 void cfs_quotas_chown(struct cfs_quotas *q, const struct cfs_usage *u, const struct cfs_attr *now)
 {
+	bool taken, given;
+
 	if (!atomic_load(&q->limits.user_group_quota))
 		return;
 	pthread_mutex_lock(&q->lock);
-	add_to_owner(q, u->uid, u->gid, -u->owner_space, -u->owner_inodes);
-	add_to_owner(q, now->uid, now->gid, u->owner_space, u->owner_inodes);
+	taken = add_to_owner(q, u->uid, u->gid, -u->owner_space, -u->owner_inodes);
+	given = add_to_owner(q, now->uid, now->gid, u->owner_space, u->owner_inodes);
 	pthread_mutex_unlock(&q->lock);
+	if (!taken)
+		warn_missed(u->uid, u->gid);
+	if (!given)
+		warn_missed(now->uid, now->gid);
 }
 
 /* ---- loading ---- */
@@ -575,9 +595,10 @@ static int collect(void *arg, const struct cfs_quota *quota)
 }
 
 /* Adds the usage that this mount has not flushed yet to the rows just read. */
-static void carry_pending(struct cfs_quotas *q, struct listing *fresh)
+static int carry_pending(struct cfs_quotas *q, struct listing *fresh)
 {
 	size_t i, n = fresh->n;
+	int rc;
 
 	for (i = 0; i < q->n; i++) {
 		const struct limit *old = &q->v[i];
@@ -588,7 +609,10 @@ static void carry_pending(struct cfs_quotas *q, struct listing *fresh)
 			continue;
 		if (n)
 			now = bsearch(old, fresh->v, n, sizeof(*fresh->v), order_limits);
-		if (!now && old->q.kind != CFS_QUOTA_DIR && collect(fresh, &old->q) == 0) {
+		if (!now && old->q.kind != CFS_QUOTA_DIR) {
+			rc = collect(fresh, &old->q);
+			if (rc)
+				return rc;
 			now = &fresh->v[fresh->n - 1];
 			now->q.used_space = now->q.used_inodes = 0;
 		}
@@ -601,6 +625,7 @@ static void carry_pending(struct cfs_quotas *q, struct listing *fresh)
 	}
 	if (fresh->n > n)
 		qsort(fresh->v, fresh->n, sizeof(*fresh->v), order_limits);
+	return 0;
 }
 
 int cfs_quotas_load(struct cfs_quotas *q, const struct cfs_ctx *ctx)
@@ -625,7 +650,11 @@ int cfs_quotas_load(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 	if (fresh.n)
 		qsort(fresh.v, fresh.n, sizeof(*fresh.v), order_limits);
 	pthread_mutex_lock(&q->lock);
-	carry_pending(q, &fresh);
+	rc = carry_pending(q, &fresh);
+	if (rc) {
+		pthread_mutex_unlock(&q->lock);
+		goto out;
+	}
 	old = q->v;
 	q->v = fresh.v;
 	q->n = fresh.n;

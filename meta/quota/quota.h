@@ -18,7 +18,7 @@ struct cfs_volume_limits {
 
 int cfs_quotas_create(struct cfs_quotas **ret);
 void cfs_quotas_destroy(struct cfs_quotas *q);
-/* Reads counters and quotas again. */
+/* Reads counters and quotas again. An error keeps the limits and the pending usage. */
 int cfs_quotas_load(struct cfs_quotas *q, const struct cfs_ctx *ctx);
 /*
  * The info of the session, a JSON object that outlives its use, or NULL. Without one, a flush whose

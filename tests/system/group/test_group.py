@@ -363,6 +363,8 @@ def test_a_slow_owner_does_not_slow_the_group(ws, tls):
         start = time.monotonic()
         reads.clear()
         time.sleep(8)  # what is counted
+        # Where others are slow, too, it takes longer to tell the difference.
+        wait_until(lambda: says("peer is slow") > 0, 60, "the owner is known to be slow")
         said, shown = says("peer is slow"), a.stat("peer_members_slow")
     finally:
         team.net.slow(3, 0)
@@ -375,9 +377,10 @@ def test_a_slow_owner_does_not_slow_the_group(ws, tls):
         print("".join(line + "\n" for line in a.log().splitlines() if "peer is" in line))
     wait_until(lambda: slow.stat('peer_requests_total{direction="served"}') > served + 100, 20, "it serves")
     end()
-    assert share(3, 8) >= 0.6
     others = sorted(took for at, m, took in reads if start + 3 <= at < start + 8 and m not in (a, slow))
-    busy = others[len(others) * 9 // 10] > 0.03  # the machine: then others are slow, too
+    # The machine: then others are slow, too.
+    busy = others[len(others) * 9 // 10] > 0.03 or patience() > 2 * SLOW
+    assert busy or share(3, 8) >= 0.6
     assert said == 1 and (shown == 1 or busy) and says("peer is slow") <= 2
 
 

@@ -18,7 +18,8 @@ zero. One that replaces a firm byte is firm, too.
 
 With close=committing a close is answered before its commits, which end before the next request: as after
 the close of a mount that commits at once, unless something happens in between (`closed_early`). Bytes that are
-lost then are reported by an fsync; the unmount may report them, too.
+lost then are reported by an fsync; the unmount may report them, too. A rename that would put the file in the
+place of another one fails and does nothing; the unmount may still report the loss.
 
 A mode that is set while a file has late bytes is late as well: it is committed with the first of them,
 or ahead of them, before a request that needs it.
@@ -354,9 +355,20 @@ def closed_early(states, request):
     return out
 
 
+def replaces(state, request):
+    """The files that a rename puts in the place of others."""
+    name, *paths = request.split(" ")
+    numbers = [dict(state.names).get(p) for p in paths] if name in ("rename", "exchange") else [None]
+    return [] if None in numbers else numbers[: 2 if name == "exchange" else 1]
+
+
 def told(before, state, request):
-    """The lost bytes of the file of an fsync or a close: (what it may say, the state after it)."""
+    """The lost bytes of the files of a request: (what it may say, the state after it)."""
     name, *args = request.split(" ")
+    lost = [n for n in replaces(before, request) if committing and before.inode(n).lost != "no"]
+    if lost:
+        known = before.inode(lost[0]).lost == "yes" and lost[0] not in dict(before.fds).values()
+        return {-errno.EIO} | (set() if known else {0}), before.set(lost[0], lost="maybe")
     if name == "unmount":
         lost = {before.inode(n).lost for _, n in before.fds}
         closed = {i.lost for n, i in before.inodes if n not in dict(before.fds).values()} if committing else set()

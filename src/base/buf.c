@@ -505,6 +505,7 @@ static const struct cfs_metric metrics[] = {
 	L("pool_used_bytes", "use=\"read\"", NULL, used[CFS_USE_READ]),
 	L("pool_used_bytes", "use=\"write\"", NULL, used[CFS_USE_WRITE]),
 	L("pool_used_bytes", "use=\"peer\"", NULL, used[CFS_USE_PEER]),
+	L("pool_used_bytes", "use=\"listing\"", NULL, used[CFS_USE_LISTING]),
 	M("pool_waits_total", "Times that somebody waited for memory", waits),
 };
 #undef M

@@ -36,6 +36,7 @@ enum cfs_pool_use {
 	CFS_USE_READ,  /* fetches in flight, read-ahead */
 	CFS_USE_WRITE, /* open slices and uploads */
 	CFS_USE_PEER,
+	CFS_USE_LISTING, /* directories that are being read */
 	CFS_USE_COUNT,
 };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Directory listings. A handle holds one page of entries and the positions where some of the pages
- * before it began, so that seekdir(3) has somewhere near to start from.
+ * Directory listings. A handle has one page of entries, which may be dropped when it is not being
+ * read, and positions to read it again from: those of the last two replies, and those where some of
+ * the pages before it began, so that seekdir(3) has somewhere near to start from.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,17 +14,10 @@
 #define N_DOTS	     2
 #define PAGE_ENTRIES 1000
 #define PAGE_MORE    4000 /* of the pages behind the first: each is a wait for the database */
+#define PAGE_FEW     250  /* of one that is read again because it was dropped */
 #define MARKS	     64
+#define TAIL	     128
 #define STALE_MS     1000 /* oldest page that attributes are taken from when nothing may be cached */
-
-struct page_entry {
-	cfs_ino_t ino;
-	uint32_t name_off;
-	uint32_t after_off;
-	uint16_t after_len;
-	uint8_t name_len, type;
-	struct cfs_attr attr;
-};
 
 struct mark {
 	uint64_t index;
@@ -37,13 +31,10 @@ struct dir {
 
 	unsigned n_fixed; /* entries before those of the pages: ".", "..", special files */
 	uint64_t first;	  /* index of the page's first entry; the fixed ones are not counted */
-	size_t n, cap;
-	size_t names_len, names_cap;
-	struct page_entry *entries;
-	char *names;
-	bool loaded, last, attrs, no_memory;
-	uint64_t seq, read_ms; /* cache_seq() and clock from before the page was read */
-	struct cfs_cursor end; /* behind the page */
+	struct dirpage page;
+	bool loaded, last, attrs; /* loaded: of a page that was dropped, too */
+	uint64_t seq, read_ms;	  /* cache_seq() and clock from before the page was read */
+	struct cfs_cursor end;	  /* behind the page */
 
 	/* For other readers of the listing, which the kernel keeps. NULL: it does not. */
 	struct kept_dir *kept;
@@ -51,14 +42,23 @@ struct dir {
 	uint64_t *had; /* hashes of names that the reader has from elsewhere, sorted; or NULL */
 	uint64_t n_had;
 
-	size_t n_marks;
+	size_t n_marks, marks_cap;
 	uint64_t stride; /* least distance of marks */
 	struct mark *marks;
 
-	/* For another process: the positions behind the page's entries, and where it finds them. */
-	struct cfs_handoff_dir *record;
-	size_t afters_len, afters_cap;
-	uint8_t *afters;
+	/*
+	 * The positions behind the last two replies; NULL without memory. They are in the handoff state
+	 * or, when that has no record for the handle, its own.
+	 */
+	struct cfs_handoff_dir *places;
+	bool places_own;
+	/*
+	 * Hashes of the entries of the last reply. Kernels up to 6.15 go on within a reply that did not
+	 * fit the program's buffer; their replies are small. 0: none, or too many.
+	 */
+	uint32_t n_tail;
+	uint64_t tail_first; /* index */
+	uint32_t tail[TAIL];
 };
 
 static int check_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino)
@@ -86,6 +86,7 @@ static struct dir *dir_new(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino
 		return NULL;
 	d->ino = ino;
 	d->n_fixed = N_DOTS;
+	d->stride = PAGE_ENTRIES;
 	while (ino == v->conf.root && special_listed(v, ctx, d->n_fixed - N_DOTS, &e))
 		d->n_fixed++;
 	return d;
@@ -142,9 +143,12 @@ void dir_free(struct cfs_vfs *v, struct dir *d)
 {
 	kept_close(&v->kept, d->kept, &d->pass);
 	kept_return(&v->kept, d->had, d->n_had);
-	free(d->afters);
-	free(d->entries);
-	free(d->names);
+	dirpage_take(&v->dirpages, &d->page);
+	dirpage_drop(&v->dirpages, &d->page);
+	if (d->places_own)
+		free(d->places);
+	else
+		cfs_handoff_remove_dir(v->conf.handoff, d->places);
 	free(d->marks);
 	free(d);
 }
@@ -157,7 +161,6 @@ int cfs_vfs_releasedir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 		return -EBADF;
 	if (handle_defer_close(&v->handles, fh))
 		return 0;
-	cfs_handoff_remove_dir(v->conf.handoff, h->dir->record);
 	dir_free(v, h->dir);
 	handle_free(&v->handles, fh, h);
 	return 0;
@@ -183,63 +186,26 @@ int cfs_vfs_fsyncdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 
 /* ---- pages ---- */
 
-static bool reserve(void **array, size_t *cap, size_t want, size_t unit, size_t min)
-{
-	size_t n = *cap ? *cap : min;
-	void *p;
-
-	while (n < want)
-		n *= 2;
-	if (n == *cap)
-		return true;
-	p = realloc(*array, n * unit);
-	if (!p)
-		return false;
-	*array = p;
-	*cap = n;
-	return true;
-}
+struct collecting {
+	struct cfs_vfs *v;
+	struct dir *d;
+	bool full;
+};
 
 static int collect(void *arg, const struct cfs_dirent *e)
 {
-	struct dir *d = arg;
-	struct page_entry *p;
+	struct collecting *c = arg;
 
-	if (!reserve((void **)&d->entries, &d->cap, d->n + 1, sizeof(*d->entries), 16) ||
-	    !reserve((void **)&d->names, &d->names_cap, d->names_len + e->name_len, 1, 512)) {
-		d->no_memory = true;
-		return 1;
-	}
-	p = &d->entries[d->n++];
-	p->ino = e->entry.ino;
-	p->type = e->type;
-	p->name_off = (uint32_t)d->names_len;
-	p->name_len = (uint8_t)e->name_len;
-	p->after_len = 0;
-	if (d->record &&
-	    reserve((void **)&d->afters, &d->afters_cap, d->afters_len + e->after->len, 1, 512)) {
-		p->after_off = (uint32_t)d->afters_len;
-		p->after_len = e->after->len;
-		memcpy(d->afters + d->afters_len, e->after->key, e->after->len);
-		d->afters_len += e->after->len;
-	}
-	if (d->attrs)
-		p->attr = e->entry.attr;
-	memcpy(d->names + d->names_len, e->name, e->name_len);
-	d->names_len += e->name_len;
-	return 0;
+	c->full = !dirpage_add(&c->v->dirpages, &c->d->page, e, c->d->attrs);
+	return c->full;
 }
 
-static void add_mark(struct dir *d, uint64_t index, const struct cfs_cursor *cursor)
+static void add_mark(struct dir *d, uint64_t index, const void *cursor, size_t len)
 {
-	size_t i;
+	struct mark *m;
+	size_t i, cap;
 
-	if (!d->marks) {
-		d->marks = malloc(MARKS * sizeof(*d->marks));
-		d->stride = PAGE_ENTRIES;
-	}
-	/* Without memory for marks seekdir starts from the beginning. */
-	if (!d->marks || (d->n_marks && index < d->marks[d->n_marks - 1].index + d->stride))
+	if (d->n_marks && index < d->marks[d->n_marks - 1].index + d->stride)
 		return;
 	if (d->n_marks == MARKS) {
 		for (i = 0; i < MARKS / 2; i++)
@@ -247,67 +213,134 @@ static void add_mark(struct dir *d, uint64_t index, const struct cfs_cursor *cur
 		d->n_marks = MARKS / 2;
 		d->stride *= 2;
 	}
-	d->marks[d->n_marks++] = (struct mark){index, *cursor};
-}
-
-static size_t page_size(uint64_t index)
-{
-	return index ? PAGE_MORE : PAGE_ENTRIES;
+	if (d->n_marks == d->marks_cap) {
+		cap = d->marks_cap ? 2 * d->marks_cap : 1;
+		m = reallocarray(d->marks, cap, sizeof(*m));
+		if (!m)
+			return; /* seekdir starts from an earlier one */
+		d->marks = m;
+		d->marks_cap = cap;
+	}
+	m = &d->marks[d->n_marks++];
+	m->index = index;
+	m->cursor.len = (uint16_t)len;
+	memcpy(m->cursor.key, cursor, len);
 }
 
 /*
- * The page behind `cursor`, whose first entry has this index; with attributes, if these are asked for
- * and it has entry `wanted`.
+ * The page behind `cursor`, whose first entry has this index, of `size` entries at most; with
+ * attributes, if these are asked for and it has entry `wanted`.
  */
 static int load_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t index,
-		     const struct cfs_cursor *cursor, bool attrs, uint64_t wanted)
+		     const struct cfs_cursor *cursor, size_t size, bool attrs, uint64_t wanted)
 {
-	size_t size = page_size(index);
+	struct collecting c = {v, d, false};
 	int r;
 
 	d->end = *cursor;
-	d->n = d->names_len = d->afters_len = 0;
+	dirpage_clear(&v->dirpages, &d->page);
 	d->first = index;
-	d->loaded = d->no_memory = false;
+	d->loaded = false;
 	d->attrs = attrs && wanted < index + size;
 	d->seq = cache_seq(&v->cache);
 	d->read_ms = cfs_now_ms();
 	if (index)
-		add_mark(d, index, cursor);
-	r = cfs_meta_readdir(v->conf.meta, ctx, d->ino, d->attrs, size, &d->end, collect, d);
+		add_mark(d, index, cursor->key, cursor->len);
+	r = cfs_meta_readdir(v->conf.meta, ctx, d->ino, d->attrs, size, &d->end, collect, &c);
 	if (r < 0)
 		return r;
-	if (d->no_memory && !d->n)
+	if (c.full && !d->page.n)
 		return -ENOMEM;
 	d->last = r == 1;
 	d->loaded = true;
 	return 0;
 }
 
+/* The last known position at or before entry `index`. Returns the index of the entry behind it. */
+static uint64_t find_position(const struct dir *d, uint64_t index, struct cfs_cursor *ret)
+{
+	uint64_t best = 0, at;
+	size_t i;
+
+	*ret = (struct cfs_cursor){0};
+	for (i = 0; i < d->n_marks && d->marks[i].index <= index; i++) {
+		best = d->marks[i].index;
+		*ret = d->marks[i].cursor;
+	}
+	for (i = 0; d->places && i < 2; i++) {
+		const struct cfs_handoff_position *p = &d->places->position[i];
+
+		at = atomic_load(&p->index);
+		if (at <= best || at > index || p->len > sizeof(ret->key))
+			continue;
+		best = at;
+		ret->len = p->len;
+		memcpy(ret->key, p->cursor, p->len);
+	}
+	return best;
+}
+
+static uint64_t hash_entry(const struct dir *d, const struct dirpage_entry *p)
+{
+	uint64_t h = cache_hash_name(p->ino, (const char *)p->text, p->name_len);
+
+	return (h ^ p->type) * 0x9e3779b97f4a7c15ULL;
+}
+
+/*
+ * The page was read from a place within the last reply on, to go on at entry `index` of that reply.
+ * Of the entries between, some may have been removed: those that are left come first.
+ */
+static void align_page(struct dir *d, uint64_t index)
+{
+	const uint32_t *tail = d->tail + (d->first - d->tail_first);
+	uint32_t left, n = (uint32_t)(index - d->first), hash, i;
+
+	for (left = 0; left < d->page.n && left < n; left++) {
+		hash = (uint32_t)hash_entry(d, dirpage_get(&d->page, left));
+		for (i = 0; i < n && tail[i] != hash; i++)
+			;
+		if (i == n)
+			break;
+	}
+	d->first = index - left;
+}
+
+static bool has_entry(const struct dir *d, uint64_t index)
+{
+	return d->page.n_chunks && index >= d->first && index < d->first + d->page.n;
+}
+
 /* Makes the page the one that holds entry `index`. 1: the directory ends before it. */
 static int seek_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t index,
 		     bool attrs)
 {
-	struct cfs_cursor cursor = {0};
-	uint64_t first = 0;
-	size_t i;
+	struct cfs_cursor cursor;
+	uint64_t first;
+	bool dropped;
 	int r;
 
-	if (!d->loaded || index < d->first) {
-		for (i = 0; i < d->n_marks && d->marks[i].index <= index; i++) {
-			first = d->marks[i].index;
-			cursor = d->marks[i].cursor;
-		}
-		r = load_page(v, ctx, d, first, &cursor, attrs, index);
+	if (d->loaded && has_entry(d, index))
+		return 0;
+	if (!d->loaded || index < d->first + d->page.n) {
+		dropped = d->loaded && !d->page.n_chunks;
+		first = find_position(d, index, &cursor);
+		r = load_page(v, ctx, d, first, &cursor,
+			      dropped ? PAGE_FEW
+			      : first ? PAGE_MORE
+				      : PAGE_ENTRIES,
+			      attrs, index);
 		if (r < 0)
 			return r;
+		if (first >= d->tail_first && index < d->tail_first + d->n_tail)
+			align_page(d, index);
 	}
-	while (index >= d->first + d->n) {
+	while (!has_entry(d, index)) {
 		if (d->last)
 			return 1;
 		cursor = d->end;
-		first = d->first + d->n;
-		r = load_page(v, ctx, d, first, &cursor, attrs, index);
+		first = d->first + d->page.n;
+		r = load_page(v, ctx, d, first, &cursor, PAGE_MORE, attrs, index);
 		if (r < 0)
 			return r;
 	}
@@ -315,7 +348,7 @@ static int seek_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d
 }
 
 /* A page is read at once and returned in parts; its attributes may have changed meanwhile. */
-static bool is_current(struct cfs_vfs *v, const struct dir *d, const struct page_entry *p,
+static bool is_current(struct cfs_vfs *v, const struct dir *d, const struct dirpage_entry *p,
 		       uint64_t age_ms)
 {
 	uint64_t limit = v->conf.attr_timeout_ms ? v->conf.attr_timeout_ms : STALE_MS;
@@ -340,21 +373,14 @@ static uint64_t offset_of(const struct dir *d, uint32_t sequence, uint64_t n)
 	return (uint64_t)sequence << 32 | (n + d->n_fixed);
 }
 
-static uint64_t hash_entry(const struct dir *d, const struct page_entry *p)
-{
-	uint64_t h = cache_hash_name(p->ino, d->names + p->name_off, p->name_len);
-
-	return (h ^ p->type) * 0x9e3779b97f4a7c15ULL;
-}
-
 static int deliver(struct cfs_vfs *v, struct dir *d, uint64_t index, uint64_t age_ms, bool attrs,
 		   cfs_vfs_dirent_fn fn, void *arg, bool *ret_any)
 {
-	const struct page_entry *p = &d->entries[index - d->first];
+	const struct dirpage_entry *p = dirpage_get(&d->page, (uint32_t)(index - d->first));
 	uint64_t hash = hash_entry(d, p);
 	struct cfs_vfs_entry entry;
 	struct cfs_vfs_dirent e = {
-		.name = d->names + p->name_off,
+		.name = (const char *)p->text,
 		.name_len = p->name_len,
 		.ino = ino_out(v, p->ino),
 		.type = p->type,
@@ -407,42 +433,28 @@ static int deliver_fixed(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct di
 	return 0;
 }
 
-/* Entries up to this one are on their way to the reader. */
-static void keep_place(struct dir *d, uint64_t index)
+/* The entries from `from` up to `index` are on their way to the reader. */
+static void keep_place(struct dir *d, uint64_t from, uint64_t index)
 {
-	const struct page_entry *p;
+	const struct dirpage_entry *p;
+	uint64_t i;
 
-	if (!d->record || index <= d->first || index > d->first + d->n)
+	if (index <= from)
 		return;
-	p = &d->entries[index - d->first - 1];
-	if (p->after_len)
-		cfs_handoff_set_position(d->record, index, d->afters + p->after_off, p->after_len);
+	d->tail_first = from;
+	d->n_tail = index - from <= TAIL ? (uint32_t)(index - from) : 0;
+	for (i = 0; i < d->n_tail; i++) {
+		p = dirpage_get(&d->page, (uint32_t)(from + i - d->first));
+		d->tail[i] = (uint32_t)hash_entry(d, p);
+	}
+	p = dirpage_get(&d->page, (uint32_t)(index - d->first - 1));
+	if (d->places)
+		cfs_handoff_set_position(d->places, index, p->text + p->name_len, p->after_len);
 }
 
 void dir_resume(struct handle *h, struct cfs_handoff_dir *record)
 {
-	struct dir *d = h->dir;
-	struct mark m[2];
-	size_t i, n = 0;
-
-	d->record = record;
-	d->stride = PAGE_ENTRIES;
-	for (i = 0; i < 2; i++) {
-		struct cfs_handoff_position *p = &record->position[i];
-
-		m[n].index = atomic_load(&p->index);
-		if (!m[n].index || p->len > sizeof(m[n].cursor.key))
-			continue;
-		m[n].cursor.len = p->len;
-		memcpy(m[n].cursor.key, p->cursor, p->len);
-		n++;
-	}
-	d->marks = n ? malloc(MARKS * sizeof(*d->marks)) : NULL;
-	if (!d->marks)
-		return;
-	for (i = 0; i < n; i++)
-		d->marks[i] = m[n == 2 && m[0].index > m[1].index ? 1 - i : i];
-	d->n_marks = n;
+	h->dir->places = record;
 }
 
 static void restart(struct cfs_vfs *v, struct dir *d)
@@ -451,9 +463,9 @@ static void restart(struct cfs_vfs *v, struct dir *d)
 	d->had = NULL;
 	d->n_had = 0;
 	d->loaded = false;
-	d->n_marks = 0;
-	if (d->record)
-		cfs_handoff_rewind(d->record);
+	d->n_marks = d->n_tail = 0;
+	if (d->places)
+		cfs_handoff_rewind(d->places);
 }
 
 /* Makes the place after `n` names of a sequence one of this handle's. Returns its index. */
@@ -476,7 +488,7 @@ static int list(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uin
 		bool attrs, cfs_vfs_dirent_fn fn, void *arg)
 {
 	uint32_t sequence = (uint32_t)(off >> 32);
-	uint64_t index, age_ms;
+	uint64_t index, from, age_ms;
 	bool any;
 	int r;
 
@@ -496,15 +508,17 @@ static int list(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uin
 			return r;
 		if (r == 1) {
 			kept_end(&v->kept, d->kept, &d->pass, index, cfs_now_ms());
+			dirpage_drop(&v->dirpages, &d->page);
 			return 0;
 		}
 		age_ms = cfs_now_ms() - d->read_ms;
 		any = false;
-		while (index < d->first + d->n &&
+		from = index;
+		while (index < d->first + d->page.n &&
 		       !deliver(v, d, index, age_ms, attrs, fn, arg, &any))
 			index++;
-	} while (!any && index == d->first + d->n);
-	keep_place(d, index);
+	} while (!any && index == d->first + d->page.n);
+	keep_place(d, from, index);
 	return 0;
 }
 
@@ -518,6 +532,16 @@ void cfs_vfs_listing_dropped(struct cfs_vfs *v, cfs_ino_t ino, uint32_t which)
 	kept_dropped(&v->kept, ino_in(v, ino), which);
 }
 
+static void use_places(struct cfs_vfs *v, struct dir *d, uint64_t fh)
+{
+	if (d->places)
+		return;
+	d->places = cfs_handoff_add_dir(v->conf.handoff, fh);
+	d->places_own = !d->places;
+	if (!d->places)
+		d->places = calloc(1, sizeof(*d->places));
+}
+
 int cfs_vfs_readdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
 		    bool attrs, cfs_vfs_dirent_fn fn, void *arg)
 {
@@ -528,9 +552,10 @@ int cfs_vfs_readdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, u
 		return -EBADF;
 	if (atomic_exchange(&h->dir->busy, true))
 		return -EBUSY;
-	if (!h->dir->record)
-		h->dir->record = cfs_handoff_add_dir(v->conf.handoff, fh);
+	use_places(v, h->dir, fh);
+	dirpage_take(&v->dirpages, &h->dir->page);
 	r = list(v, ctx, h->dir, off, attrs, fn, arg);
+	dirpage_put(&v->dirpages, &h->dir->page);
 	atomic_store(&h->dir->busy, false);
 	return r;
 }

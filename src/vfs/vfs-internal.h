@@ -10,6 +10,7 @@
 #include "base/table.h"
 #include "base/workers.h"
 #include "cache.h"
+#include "dirpages.h"
 #include "kept.h"
 #include "newdirs.h"
 #include "tree.h"
@@ -274,6 +275,7 @@ struct cfs_vfs {
 	struct handles handles;
 	struct cache cache;
 	struct newdirs newdirs;
+	struct dirpages dirpages;
 	struct kept kept;
 	struct access_log log;
 	struct slow_list slow;

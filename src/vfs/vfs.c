@@ -43,9 +43,12 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 		      &v->cache);
 	if (r < 0)
 		goto free_newdirs;
-	r = handles_init(&v->handles, conf->handoff);
+	r = dirpages_init(&v->dirpages, conf->pool);
 	if (r < 0)
 		goto free_kept;
+	r = handles_init(&v->handles, conf->handoff);
+	if (r < 0)
+		goto free_dirpages;
 	r = access_log_init(&v->log);
 	if (r < 0)
 		goto free_handles;
@@ -86,6 +89,8 @@ free_log:
 	access_log_fini(&v->log);
 free_handles:
 	handles_fini(&v->handles);
+free_dirpages:
+	dirpages_fini(&v->dirpages);
 free_kept:
 	kept_fini(&v->kept);
 free_newdirs:
@@ -172,6 +177,7 @@ void cfs_vfs_destroy(struct cfs_vfs *v)
 	closed_fini(&v->closed);
 	access_log_fini(&v->log);
 	handles_fini(&v->handles);
+	dirpages_fini(&v->dirpages);
 	kept_fini(&v->kept);
 	newdirs_fini(&v->newdirs);
 	cache_fini(&v->cache);

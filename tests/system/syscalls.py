@@ -6,8 +6,9 @@ import ctypes
 import errno
 import hashlib
 import os
-import stat
 import random
+import stat
+import struct
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -37,6 +38,17 @@ def syncfs(path):
         _check(_libc.syncfs(fd))
     finally:
         os.close(fd)
+
+
+def getdents(fd, size):
+    """One getdents64(2): names with the positions behind them."""
+    buf = ctypes.create_string_buffer(size)
+    n, at, found = _check(_libc.getdents64(fd, buf, ctypes.c_size_t(size))), 0, []
+    while at < n:
+        off, reclen = struct.unpack_from("=qH", buf, at + 8)
+        found.append((ctypes.string_at(ctypes.addressof(buf) + at + 19), off))
+        at += reclen
+    return found
 
 
 class Dir:

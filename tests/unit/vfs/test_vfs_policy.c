@@ -194,7 +194,7 @@ static void reserved_names_are_refused(void **state)
 /* Without it: files served over root-squash belong to root after all, or nobody may use them. */
 static void identities_are_replaced(void **state)
 {
-	struct cfs_vfs_conf conf = {.squash_root = {true, 5, 6}};
+	struct cfs_vfs_conf conf = {.squash_root = {true, 5, 6}, .pool = pool};
 	struct cfs_ctx c;
 
 	assert_int_equal(cfs_vfs_create(&conf, &vfs), 0);

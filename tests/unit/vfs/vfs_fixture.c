@@ -14,7 +14,7 @@ struct engine meta;
 struct data_layer data;
 struct cfs_vfs *vfs;
 
-static struct cfs_pool *pool;
+struct cfs_pool *pool;
 
 /* ---- a metadata engine ---- */
 

@@ -62,6 +62,7 @@ int number_of(const char *name, size_t len);
 void fill_engine(int n);
 
 /* Fixture of the group. */
+extern struct cfs_pool *pool;
 int make_pool(void **state);
 int free_pool(void **state);
 /* A mount with all timeouts the same, of the directory root. */

@@ -210,19 +210,27 @@ static void sqlite_disconnect(struct sql_conn *c)
  * database, because replication continues from its position in the log. This includes commands
  * without a mount. src/cmd/access writes the record.
  */
-static void keep_log(struct sqlite_db *db, sqlite3 *handle)
+static int keep_log(struct sqlite_db *db, sqlite3 *handle)
 {
 	char *text = sqlite3_mprintf("SELECT 1 FROM \"%w%s\" WHERE name=CAST('%q' AS BLOB)",
 				     sql_bare_prefix(&db->sql), sql_record_table.name,
 				     CFS_REPLICATION_RECORD);
 	sqlite3_stmt *stmt = NULL;
+	int rc;
 
-	/* The statement fails when the volume has no records, and so no table. */
-	if (text && !sqlite3_prepare_v2(handle, text, -1, &stmt, NULL) &&
-	    sqlite3_step(stmt) == SQLITE_ROW)
-		sqlite3_db_config(handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+	if (!text)
+		return -ENOMEM;
+	rc = sqlite3_prepare_v2(handle, text, -1, &stmt, NULL);
+	if (!rc)
+		rc = sqlite3_step(stmt);
+	else if (rc == SQLITE_ERROR)
+		rc = SQLITE_DONE; /* the volume has no records, and so no table */
+	if (rc == SQLITE_ROW)
+		rc = sqlite3_db_config(handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+	rc = sqlite_error(handle, rc, "replication record");
 	sqlite3_finalize(stmt);
 	sqlite3_free(text);
+	return rc;
 }
 
 static int sqlite_connect(struct sql_db *sql, bool writer, struct sql_conn **ret, char err[256])
@@ -255,7 +263,7 @@ static int sqlite_connect(struct sql_db *sql, bool writer, struct sql_conn **ret
 	if (!r)
 		r = tune(s->handle, writer);
 	if (!r && !sql->read_only)
-		keep_log(db, s->handle);
+		r = keep_log(db, s->handle);
 	if (r) {
 		sqlite_disconnect(&s->sql);
 		return r;

@@ -470,6 +470,47 @@ static void test_damaged_delayed(void **state)
 	assert_int_equal(fixture_number(f, "SELECT sum(chunkid) FROM jfs_delslices"), 5 + 7);
 }
 
+/* ---- the replication record at connect ---- */
+
+static int deny_record(void *arg, int action, const char *table, const char *column, const char *db,
+		       const char *by)
+{
+	return action == SQLITE_READ && !strcmp(table, "jfs_cachefs_record") ? SQLITE_DENY
+									     : SQLITE_OK;
+}
+
+static int with_denial(sqlite3 *handle, char **err, const struct sqlite3_api_routines *api)
+{
+	return sqlite3_set_authorizer(handle, deny_record, NULL);
+}
+
+/*
+ * A connection that cannot read whether the volume is replicated does not open: one that took it for
+ * not replicated would move the log away from replication when it closes.
+ */
+static void test_replication_unknown(void **state)
+{
+	struct fixture *f = *state;
+	const struct cfs_meta_conf meta = {.timeout_ms = 10000};
+	struct cfs_engine_conf conf = {.meta = &meta, .host = &f->host};
+	char text[64], err[256] = "";
+	struct cfs_engine *e = NULL;
+	struct cfs_url url;
+	int r;
+
+	fixture_number(f, "CREATE TABLE IF NOT EXISTS jfs_cachefs_record (name BLOB, value BLOB)");
+	snprintf(text, sizeof(text), "sqlite3://%s/meta.db", f->dir);
+	assert_int_equal(cfs_url_parse(text, &url, err), 0);
+	conf.url = &url;
+	sqlite3_auto_extension((void (*)(void))with_denial);
+	r = cfs_engine_sqlite.open(&conf, &e, err);
+	sqlite3_cancel_auto_extension((void (*)(void))with_denial);
+	cfs_url_free(&url);
+	if (r >= 0)
+		e->ops->close(e);
+	assert_int_equal(r, -EACCES);
+}
+
 /* ---- the examples of volume-format section 6 ---- */
 
 static void put_slice(struct fixture *f, cfs_ino_t ino, uint32_t pos, uint64_t id, uint32_t len)
@@ -579,6 +620,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_random_data, fixture_setup, fixture_teardown),
 		cmocka_unit_test_setup_teardown(test_damaged_delayed, fixture_setup,
+						fixture_teardown),
+		cmocka_unit_test_setup_teardown(test_replication_unknown, fixture_setup,
 						fixture_teardown),
 		cmocka_unit_test_setup_teardown(test_format_of_truncate_and_copy, fixture_setup,
 						fixture_teardown),

@@ -58,6 +58,10 @@ static bool set_up(struct cfs_http *h, struct cfs_http_connection *c)
 	SET(CURLOPT_TCP_KEEPINTVL, KEEPALIVE_S);
 	SET(CURLOPT_CONNECTTIMEOUT_MS, (long)h->conf.connect_ms);
 	SET(CURLOPT_DNS_CACHE_TIMEOUT, DNS_CACHE_S);
+#if LIBCURL_VERSION_NUM >= 0x075700
+	/* Else a request that gives up waits for the resolver: beyond its deadline. */
+	SET(CURLOPT_QUICK_EXIT, 1L);
+#endif
 	SET(CURLOPT_READFUNCTION, cfs_http_send_body);
 	SET(CURLOPT_READDATA, c);
 	SET(CURLOPT_SEEKFUNCTION, cfs_http_seek_body);

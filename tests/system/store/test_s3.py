@@ -793,6 +793,29 @@ def fill(ws, s3, n):
     return sorted(keys)
 
 
+SILENT_NAMES = """
+ip link add names type veth peer name nobody
+ip addr add 10.9.9.1/24 dev names
+ip link set names up
+ip link set nobody up
+ip neigh add 10.9.9.2 lladdr 02:00:00:00:00:02 dev names
+mount --bind "$1" /etc/resolv.conf
+shift
+exec "$@"
+"""
+
+
+def test_silent_name_server(ws):
+    """A call ends at its deadline, whatever the resolver of the C library waits for."""
+    conf = ws.path("resolv.conf")
+    conf.write_text("nameserver 10.9.9.2\noptions timeout:30 attempts:5\n")
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    place = ["unshare", "--mount", "--net", "--propagation", "private", "sh", "-euc", SILENT_NAMES, "sh", conf]
+    call = [BUILD / "tests/s3/objtool", 1000, 15000, "s3", "http://bucket.example:9000/bkt", "head", "k"]
+    r = json.loads(ws.run(*place, *call, env=keys).stdout)
+    assert r["result"] == -errno.ETIMEDOUT and r["ms"] < 25000
+
+
 @pytest.fixture
 def many(ws, s3):
     return fill(ws, s3, 1234)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "meta/api/clock.h"
 #include "meta/api/core.h"
@@ -12,16 +13,25 @@ static int64_t distance(int64_t a, int64_t b)
 	return a > b ? a - b : b - a;
 }
 
+/* Setting this host's clock does not move it. */
+static int64_t boot_s(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_BOOTTIME, &ts);
+	return ts.tv_sec;
+}
+
 void cfs_clock_read(struct cfs_meta *m)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
-	int64_t off_s, there_s, here_s = cfs_wall_s();
+	int64_t off_s, there_s, here_s = cfs_wall_s(), began_s = boot_s();
 
 	/* On failure the last value stays in force. */
 	if (m->eng->ops->clock(m->eng, &ctx, &there_s) < 0)
 		return;
 	off_s = there_s - here_s;
-	atomic_store(&m->clock_off_s, off_s);
+	atomic_store(&m->clock_off_s, there_s - began_s);
 	if (distance(off_s, m->clock_told_s) < TELL_S)
 		return;
 	m->clock_told_s = off_s;
@@ -32,19 +42,18 @@ void cfs_clock_read(struct cfs_meta *m)
 
 int64_t cfs_clock_s(const struct cfs_meta *m)
 {
-	return cfs_wall_s() + atomic_load(&m->clock_off_s);
+	int64_t off_s = atomic_load(&m->clock_off_s);
+
+	/* Until the database has told its time this host's stands for it. */
+	return off_s ? boot_s() + off_s : cfs_wall_s();
 }
 
 int64_t cfs_clock_earliest_s(const struct cfs_meta *m)
 {
-	int64_t off_s = atomic_load(&m->clock_off_s);
-
-	return cfs_wall_s() + (off_s < 0 ? off_s : 0);
+	return CFS_MIN(cfs_wall_s(), cfs_clock_s(m));
 }
 
 int64_t cfs_clock_latest_s(const struct cfs_meta *m)
 {
-	int64_t off_s = atomic_load(&m->clock_off_s);
-
-	return cfs_wall_s() + (off_s > 0 ? off_s : 0);
+	return CFS_MAX(cfs_wall_s(), cfs_clock_s(m));
 }

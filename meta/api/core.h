@@ -57,7 +57,7 @@ struct cfs_meta {
 	pthread_mutex_t unclosed_lock; /* protects unclosed */
 	struct cfs_inomap unclosed;    /* of cfs_ino_t: closes that failed in the engine */
 
-	_Atomic int64_t clock_off_s; /* of the database, ahead of this host's; clock.c */
+	_Atomic int64_t clock_off_s; /* of the database, ahead of CLOCK_BOOTTIME; clock.c */
 	int64_t clock_told_s;	     /* as logged last; used by the heartbeat only */
 
 	uint64_t resume_sid; /* session to continue; 0: none */

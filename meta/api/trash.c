@@ -26,7 +26,7 @@ int cfs_core_trash_dir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 		return 0;
 	}
 	/* Must not be an hour that other mounts already consider over. */
-	now = ctx->now.tv_sec + CFS_MAX(atomic_load(&m->clock_off_s), (int64_t)0);
+	now = ctx->now.tv_sec + CFS_MAX(cfs_clock_s(m) - cfs_wall_s(), (int64_t)0);
 	gmtime_r(&now, &tm);
 	strftime(name, sizeof(name), "%Y-%m-%d-%H", &tm);
 	pthread_mutex_lock(&m->trash_lock);

@@ -383,6 +383,22 @@ def test_trash_ends_by_itself(ws):
     assert hour != "2020-01-01-07" and len(os.listdir(mnt / ".trash" / hour)) == 1
 
 
+def test_trash_stays_when_the_clock_is_set_ahead(ws):
+    """Between two looks at the database's clock: the trash is emptied only when both clocks say so."""
+    clock = Clock(ws)
+    vol = ws.volume(trash_days=1)
+    mnt = vol.mount("heartbeat=10m", env=clock.env)
+    write(mnt / "f", data(100_000))
+    os.unlink(mnt / "f")
+    (hour,) = os.listdir(mnt / ".trash")
+    clock.set(10 * 86400)
+    done = "SELECT * FROM jfs_counter WHERE name='lastCleanupTrash' AND value>0"
+    wait_until(lambda: vol.sql(done), 60, "the job")
+    mnt.umount()
+    clock.set(0)
+    assert len(vol.objects()) == 1 and os.listdir(vol.mount() / ".trash" / hour)
+
+
 def test_deletions_left_at_an_unmount_go_on(ws):
     """Mounts that are too short to remove what was deleted leave no heap of objects: the next one
     that stays goes on within a minute, and one of several does."""

@@ -19,6 +19,7 @@
 #define READ_BYTES   ((size_t)256 << 10)
 /* Changes that one entry takes, in bytes of frames. */
 #define ENTRY_SOFT ((size_t)4 << 20)
+#define SHED_MS	   1000
 
 /* ---- connections ---- */
 
@@ -366,6 +367,7 @@ static int collect(struct scan *s, size_t soft, size_t hard, uint32_t last, stru
 	if (r < 0)
 		return r;
 	c->n = committed;
+	c->more = r > 0;
 	coalesce(c);
 	return committed > 0;
 }
@@ -477,6 +479,15 @@ static bool checkpoint(struct log *l, int *ret_frames)
 	return !rc && frames == moved;
 }
 
+uint32_t log_capacity(const struct log *l)
+{
+	struct stat st;
+
+	if (stat(l->log_path, &st) || st.st_size <= LOG_HEADER)
+		return 0;
+	return (uint32_t)((uint64_t)(st.st_size - LOG_HEADER) / (FRAME_HEADER + l->page_size));
+}
+
 uint64_t log_checkpoint(struct log *l)
 {
 	int frames;
@@ -513,6 +524,21 @@ int log_restart(struct log *l, struct log_changes *ret, uint8_t **ret_body, size
 		r = log_hold(l);
 	if (!r && checkpoint(l, &frames))
 		r = log_hold(l);
+	end(l->writer);
+	return r;
+}
+
+int log_shed(struct log *l)
+{
+	cfs_deadline_t until = cfs_deadline_in(SHED_MS);
+	int r, frames;
+
+	/* Most of it, while others can commit. */
+	checkpoint(l, &frames);
+	while ((r = run(l->writer, "BEGIN IMMEDIATE")) == -EAGAIN && !cfs_deadline_passed(until))
+		cfs_backoff(0, 5, 5, until);
+	if (!r && !checkpoint(l, &frames))
+		r = -EAGAIN;
 	end(l->writer);
 	return r;
 }

@@ -109,6 +109,7 @@ struct log_changes {
 	size_t n, cap;
 	uint32_t db_pages;
 	struct log_place end;
+	bool more; /* there may be more that was committed before they were read */
 };
 
 int log_open(const char *path, struct log *ret, char err[256]);
@@ -129,6 +130,8 @@ int log_read(struct log *l, struct log_changes *ret);
 void log_free(struct log_changes *c);
 /* The body of an entry of these changes; malloc'ed. */
 int log_body(struct log *l, const struct log_changes *c, uint8_t **ret, size_t *ret_len);
+/* Frames that the log's file has room for: no more are committed. */
+uint32_t log_capacity(const struct log *l);
 /* Moves what was held into the database, and returns the bytes of the log. Waits for no one. */
 uint64_t log_checkpoint(struct log *l);
 /*
@@ -137,6 +140,12 @@ uint64_t log_checkpoint(struct log *l);
  * log_read() and log_body(), also when it fails, or ret->n is 0. log.at is after them.
  */
 int log_restart(struct log *l, struct log_changes *ret, uint8_t **ret_body, size_t *ret_len);
+
+/*
+ * Moves all of a log that is not held into the database, so that it begins again with the next commit.
+ * -EAGAIN: others keep it busy.
+ */
+int log_shed(struct log *l);
 
 /* All pages of the database at one place of its log. */
 struct log_view {

@@ -31,8 +31,7 @@ enum {
 };
 /* Bytes of entries after a base that make another one due, beside twice the size of the base. */
 #define BASE_BYTES ((uint64_t)64 << 20)
-/* Bytes of a log that is not replicated; a longer one, if it is also longer than the database, is given up
- * for a base. */
+/* Bytes of a log that is held; if the database is longer, as many as that has. */
 #define BACKLOG_MAX ((uint64_t)256 << 20)
 
 enum state {
@@ -288,6 +287,39 @@ static int find_end(struct cfs_replica *r, char err[256])
 	return rc;
 }
 
+/* ---- the log's length ---- */
+
+/* The log grows while the bucket is away, full or slow. When a base would be shorter it is let go. */
+static bool limit_log(struct cfs_replica *r)
+{
+	struct stat st;
+	uint64_t len = r->log_is_open ? log_checkpoint(&r->log) : 0, max = BACKLOG_MAX;
+
+	if (r->log_is_open && !stat(r->conf.path, &st))
+		max = CFS_MAX(max, (uint64_t)st.st_size);
+	atomic_store(&r->backlog, len);
+	if (len <= max)
+		return false;
+	if (r->log.held < 0) {
+		log_shed(&r->log);
+		return false;
+	}
+	cfs_warn("replica: the bucket has not taken the log for too long, the log is released and "
+		 "the whole database is stored when the bucket takes it: volume=%s bytes=%" PRIu64,
+		 r->conf.volume, len);
+	drop_pending(r);
+	drop_base(r);
+	log_release(&r->log);
+	log_shed(&r->log);
+	r->state = AWAY;
+	return true;
+}
+
+static bool is_log_long(const struct cfs_replica *r)
+{
+	return (uint64_t)log_capacity(&r->log) * r->log.page_size > BACKLOG_MAX;
+}
+
 /* ---- appending ---- */
 
 /* Times in the chain rise within an epoch: a restore finds the state of a time by them. */
@@ -453,12 +485,16 @@ static int append_changes(struct cfs_replica *r, const struct log_changes *c, co
 	return make_pending(r, &e, body, len);
 }
 
-/* Takes changes from the log and appends them. 1: there may be more; 0: that was all. */
+/*
+ * Takes changes from the log and appends them. 1: there may be more that was committed before the
+ * call; 0: that was all.
+ */
 static int append_some(struct cfs_replica *r)
 {
 	uint32_t before = r->log.at.frames;
 	struct log_changes c;
 	uint8_t *body = NULL;
+	bool more;
 	size_t len;
 	int rc = put_pending(r);
 
@@ -478,21 +514,38 @@ static int append_some(struct cfs_replica *r)
 				 (uint64_t)(c.end.frames - before) * (24 + r->log.page_size));
 		r->log.at = c.end;
 	}
+	more = c.more;
 	free(body);
 	log_free(&c);
 	if (!rc)
 		rc = put_pending(r);
-	return rc ? rc : 1;
+	return rc ? rc : more;
 }
 
+static bool is_late(struct cfs_replica *r)
+{
+	bool late;
+
+	pthread_mutex_lock(&r->lock);
+	late = r->stop && cfs_deadline_passed(r->stop_by);
+	pthread_mutex_unlock(&r->lock);
+	return late;
+}
+
+/* All that was committed before the call, also when others commit faster than the bucket takes it. */
 static int append_all(struct cfs_replica *r)
 {
+	uint32_t goal = log_capacity(&r->log);
 	int rc;
 
-	do
+	do {
 		rc = append_some(r);
-	while (rc > 0);
-	return rc;
+		if (rc > 0 && is_late(r))
+			return -ETIMEDOUT;
+		if (rc > 0 && is_log_long(r) && limit_log(r))
+			return -EINPROGRESS;
+	} while (rc > 0 && r->log.at.frames < goal);
+	return CFS_MIN(rc, 0);
 }
 
 /* ---- bases ---- */
@@ -600,8 +653,6 @@ static int advance_base(struct cfs_replica *r)
 	return rc;
 }
 
-/* ---- the log's length ---- */
-
 static int restart_log(struct cfs_replica *r)
 {
 	struct log_changes c;
@@ -628,29 +679,6 @@ static int restart_log(struct cfs_replica *r)
 	free(body);
 	log_free(&c);
 	return rc ? rc : put_pending(r);
-}
-
-/*
- * The bucket is away. The log grows, as it is held; when a base would be shorter it is let go.
- */
-static void limit_log(struct cfs_replica *r)
-{
-	struct stat st;
-	uint64_t len = r->log_is_open ? log_checkpoint(&r->log) : 0, max = BACKLOG_MAX;
-
-	if (r->log_is_open && !stat(r->conf.path, &st))
-		max = CFS_MAX(max, (uint64_t)st.st_size);
-	atomic_store(&r->backlog, len);
-	if (len <= max || r->log.held < 0)
-		return;
-	cfs_warn(
-		"replica: the bucket has been away for too long, the log is released and the whole "
-		"database is stored when it is back: volume=%s bytes=%" PRIu64,
-		r->conf.volume, len);
-	drop_pending(r);
-	drop_base(r);
-	log_release(&r->log);
-	r->state = AWAY;
 }
 
 /* ---- the thread ---- */
@@ -798,6 +826,8 @@ static cfs_deadline_t turn(struct cfs_replica *r, uint64_t asked, int *ret)
 		note_success(r);
 	} else if (rc == -EINPROGRESS) {
 		note_success(r);
+		if (is_log_long(r))
+			limit_log(r);
 	} else if (rc == -ESTALE) {
 		pause = 0; /* another process of this machine was first: what it appended is there */
 	} else if (rc != -EROFS) {

@@ -3,6 +3,7 @@
 name. A failure here is an fsync that was answered for nothing, or a restore that names what is gone."""
 
 import os
+import sqlite3
 
 import pytest
 
@@ -13,6 +14,8 @@ from proxy import Broken, xml_error
 from replicas import clean, covered, lose_machine, restore
 from s3volume import S3Volume
 from syscalls import write
+
+MIB = 1 << 20
 
 # -- the bucket is away
 
@@ -277,3 +280,68 @@ def test_two_mounts_of_one_database(ws, s3, via):
     again = restore(ws, vol, "again.db")
     clean(again)
     assert len(os.listdir(again.mount("ro", env=s3.keys))) == 120
+
+
+def test_sync_answers_while_others_write(ws, s3, via):
+    """Changes that are committed after an fsync began do not keep it waiting, however many there are."""
+    vol = S3Volume(ws, s3, url="%s/bucket" % via.url, replicate="sync")
+    mnt = vol.mount("io-timeout=5s", env=s3.keys)
+    os.mkdir(mnt / "d")
+    code = (
+        "import itertools, os, sys, time\n"
+        "for n in itertools.count():\n"
+        "    os.mknod('%s/f%d' % (sys.argv[1], n))\n"
+        "    time.sleep(0.005)\n"
+    )
+    writer = ws.python(code, mnt / "d")
+    wait_until(lambda: os.path.exists(mnt / "d" / "f10"), 30, "the other program")
+    via.add("PUT", "meta-replica/log", delay=0.2)
+    fd = os.open(mnt / "one", os.O_CREAT | os.O_WRONLY)
+    for n in range(3):
+        os.write(fd, b"1")
+        os.fsync(fd)
+    os.close(fd)
+    assert writer.poll() is None
+    writer.kill()
+    writer.wait()
+
+
+@pytest.mark.deadline(240)
+@pytest.mark.parametrize("how", ["full", "slow"] if os.environ.get("CACHEFS_LONG") else ["full"])
+def test_the_log_has_a_bound(ws, s3, via, how):
+    """However long the bucket takes nothing, or little, the log does not fill the disk. All is in the bucket
+    afterwards."""
+    vol = S3Volume(ws, s3, url="%s/bucket" % via.url, replicate="async")
+    mnt = vol.mount(env=s3.keys)
+    mnt.allow("object store|replica")
+    write(mnt / "before", b"1")
+    covered(mnt)
+    log = vol.db.parent / (vol.db.name + "-wal")
+    via.add("PUT", "meta-replica/log", **(FULL["507"] if how == "full" else {"delay": 1.5}))
+    other = sqlite3.connect(vol.db, isolation_level=None, timeout=60)
+    other.execute("PRAGMA wal_autocheckpoint=0")
+    other.execute("CREATE TABLE ballast (v)")
+    other.execute("INSERT INTO ballast VALUES (randomblob(2000000))")
+
+    def grow(to):
+        if log.stat().st_size < to:
+            other.execute("UPDATE ballast SET v = randomblob(2000000)")
+        return "the log is released" in mnt.log()
+
+    # As fast as the mount looks at it: the log goes beyond the bound by what is written meanwhile.
+    wait_until(lambda: grow(260 * MIB), 120, "the end of the log")
+    for n in range(160):
+        other.execute("UPDATE ballast SET v = randomblob(2000000)")
+        if n % 20 == 0:
+            os.mkdir(mnt / ("d%d" % n))
+    assert log.stat().st_size < 500 * MIB
+    other.execute("DROP TABLE ballast")
+    other.close()
+    via.clear()
+    covered(mnt)
+    assert mnt.stat("replica_bases_total") >= 1 and mnt.stat("replica_fenced") == 0
+    lose_machine(vol, mnt)
+    again = restore(ws, vol, "again.db")
+    clean(again)
+    names = os.listdir(again.mount("ro", env=s3.keys))
+    assert sorted(names) == sorted(["before"] + ["d%d" % n for n in range(0, 160, 20)])

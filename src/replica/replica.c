@@ -1,101 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replicates a database: follows its log, and appends to the chain. */
+/* Replicates a database: its thread, its bases, its metrics. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base.h"
+#include "append.h"
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "base/thread.h"
 
 enum {
-	TICK_MS = 400,	  /* from one look at the log to the next */
-	START_MS = 10000, /* for which the start waits for the bucket */
-	CALL_MS = 8000,	  /* of the store */
-	LOCK_MS = 1000,	  /* for the turn of this process */
-	LIST_MS = 60000,
+	TICK_MS = 400,	       /* from one look at the log to the next */
+	START_MS = 10000,      /* for which the start waits for the bucket */
 	LATE_MS = 3000,	       /* without success: a log line */
 	RETRY_MAX_MS = 5000,   /* between tries */
 	BASE_MIN_MS = 60000,   /* between bases */
 	BASE_ENTRIES = 2000,   /* that a restore reads after a base, at most */
 	RESTART_FRAMES = 8000, /* of a log that shall begin again */
-	SLEW_MS = 5000	       /* by which a clock may be behind without having been set back */
 };
 /* Bytes of entries after a base that make another one due, beside twice the size of the base. */
 #define BASE_BYTES ((uint64_t)64 << 20)
-/* Bytes of a log that is held; if the database is longer, as many as that has. */
-#define BACKLOG_MAX ((uint64_t)256 << 20)
-
-enum state {
-	AWAY,	    /* the end of the chain is not known */
-	NEEDS_BASE, /* what follows the chain's end is not in the log */
-	FOLLOWS,
-	FENCED,
-};
-
-/* The entry that is being stored: it stays until the store says whether it is there. */
-struct pending {
-	struct entry e;
-	uint8_t *bytes; /* NULL: none */
-	size_t len;
-};
-
-struct cfs_replica {
-	struct cfs_replica_conf conf;
-	uint8_t owner[16];
-	int lock_fd; /* of a file beside the database; -1: the bucket keeps writers apart */
-	pthread_t thread;
-
-	pthread_mutex_t lock; /* protects the next ones */
-	pthread_cond_t wake, answered;
-	uint64_t n_asked, n_answered; /* calls of cfs_replica_wait() */
-	bool hurry;		      /* one of them waits for the next turn */
-	bool stop, fenced, poked;
-	int start_result; /* 1: not known yet */
-	char err[256];
-	cfs_deadline_t stop_by;
-
-	/* The thread's. */
-	enum state state;
-	struct log log;
-	bool log_is_open;
-	struct cfs_replica_place end; /* of the chain */
-	uint64_t base_at, end_ms;     /* of the entry there, as the epoch */
-	uint32_t epoch;
-	struct pending pending;
-	struct base base;
-	enum base_step {
-		BASE_NONE,
-		BASE_OPEN,
-		BASE_STORING,
-		BASE_STORED,
-		BASE_APPENDED,
-		BASE_CHECKING,
-	} base_step;
-	bool base_first; /* the base is the next entry; else it is of an earlier one */
-	struct cfs_replica_place base_of;
-	uint32_t base_pages;
-	struct log_place base_end;
-	uint64_t base_begun_ms, base_size;   /* of the latest one */
-	uint64_t bytes_since, entries_since; /* the latest base */
-	uint64_t failing_since_ms;
-	unsigned tries;
-	bool told;
-
-	/* For metrics. */
-	uint64_t started_ms;
-	_Atomic uint64_t covered_ms; /* all that was committed then is in the bucket; 0: nothing */
-	_Atomic uint64_t n_entries, n_bytes, n_log_bytes, n_bases, n_failures, backlog, base_ms;
-	_Atomic uint32_t is_running, is_fenced;
-};
 
 /* ---- metrics ---- */
 
@@ -144,410 +73,6 @@ static const struct cfs_metric metrics[] = {
 
 const struct cfs_metric_table cfs_replica_metrics = CFS_METRIC_TABLE(metrics);
 
-/* ---- the end of the chain ---- */
-
-static uint64_t wall_ms(void)
-{
-	struct timespec now = cfs_wall();
-
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
-static void name_time(uint64_t ms, char ret[32])
-{
-	time_t s = (time_t)(ms / 1000);
-	struct tm tm;
-
-	if (!gmtime_r(&s, &tm) || !strftime(ret, 32, "%Y-%m-%dT%H:%M:%SZ", &tm))
-		snprintf(ret, 32, "?");
-}
-
-static void drop_pending(struct cfs_replica *r)
-{
-	free(r->pending.bytes);
-	r->pending.bytes = NULL;
-}
-
-static void drop_base(struct cfs_replica *r)
-{
-	base_drop(&r->base);
-	r->base_step = BASE_NONE;
-}
-
-/* why: NULL when the start fails with it. */
-static void fence(struct cfs_replica *r, const char *why)
-{
-	r->state = FENCED;
-	drop_pending(r);
-	drop_base(r);
-	log_release(&r->log);
-	atomic_store(&r->is_fenced, 1);
-	if (r->conf.fenced && why)
-		r->conf.fenced(r->conf.arg, why);
-	pthread_mutex_lock(&r->lock);
-	r->fenced = true;
-	pthread_cond_broadcast(&r->answered);
-	pthread_mutex_unlock(&r->lock);
-}
-
-/* Whether this database may go on with a chain whose end is not in its log. */
-static bool may_take(const struct cfs_replica *r, const struct entry *e)
-{
-	return !memcmp(e->owner, r->owner, sizeof(r->owner)) || r->conf.take_over ||
-	       (r->conf.from.number == e->number &&
-		!memcmp(r->conf.from.hash, e->hash, sizeof(e->hash)));
-}
-
-/* The chain is this database's: only its first entry may take the chain over. */
-static void note_taken(struct cfs_replica *r)
-{
-	if (r->conf.take_over && r->conf.taken)
-		r->conf.taken(r->conf.arg);
-	r->conf.take_over = false;
-	r->conf.from.number = 0;
-}
-
-/* Follows the entry, or needs a base after it. */
-static int follow(struct cfs_replica *r, const struct entry *e, char err[256])
-{
-	char when[32];
-	int rc = log_seek(&r->log, &e->end);
-
-	if (rc && rc != -ENODATA)
-		return rc;
-	if (rc && !may_take(r, e)) {
-		name_time(e->time_ms, when);
-		snprintf(err, 256,
-			 "the replica of volume %.64s belongs to another database, which wrote "
-			 "entry %" PRIu64 " at %s; if this one shall go on instead, run `cachefs "
-			 "config --replicate` for it",
-			 r->conf.volume, e->number, when);
-		return -EPERM;
-	}
-	r->end.number = e->number;
-	memcpy(r->end.hash, e->hash, sizeof(e->hash));
-	r->end_ms = e->time_ms;
-	r->epoch = e->epoch;
-	r->base_at = e->base_at;
-	r->entries_since = e->number - e->base_at;
-	r->state = rc ? NEEDS_BASE : FOLLOWS;
-	if (!rc)
-		note_taken(r);
-	return 0;
-}
-
-/* An entry that cannot be read can be followed by a base, if somebody says so. */
-static int follow_unreadable(struct cfs_replica *r, uint64_t number, int rc, char err[256])
-{
-	if (rc == -EBADMSG && !r->conf.take_over) {
-		snprintf(err, 256,
-			 "entry %" PRIu64
-			 " of the replica is damaged; if this database shall go on "
-			 "after it, run `cachefs config --replicate` for it",
-			 number);
-		return -EPERM;
-	}
-	if (rc != -EBADMSG) {
-		snprintf(err, 256, "entry %" PRIu64 " of the replica cannot be read: %s", number,
-			 strerror(-rc));
-		return rc;
-	}
-	r->end = (struct cfs_replica_place){.number = number};
-	r->state = NEEDS_BASE;
-	return 0;
-}
-
-static int find_end(struct cfs_replica *r, char err[256])
-{
-	struct chain_list list;
-	uint8_t *bytes;
-	struct entry e;
-	int rc;
-
-	rc = chain_read_list(r->conf.objects, r->conf.volume, cfs_deadline_in(LIST_MS), &list);
-	if (rc)
-		return rc;
-	if (!list.n) {
-		r->end = (struct cfs_replica_place){0};
-		r->state = NEEDS_BASE;
-		return 0;
-	}
-	rc = chain_get_entry(r->conf.objects, r->conf.volume, list.v[list.n - 1],
-			     cfs_deadline_in(CALL_MS), &e, &bytes);
-	if (rc) {
-		rc = follow_unreadable(r, list.v[list.n - 1], rc, err);
-	} else {
-		/* From here on nothing of the log is lost. */
-		rc = log_hold(&r->log);
-		if (!rc)
-			rc = follow(r, &e, err);
-		free(bytes);
-	}
-	free(list.v);
-	return rc;
-}
-
-/* ---- the log's length ---- */
-
-/* The log grows while the bucket is away, full or slow. When a base would be shorter it is let go. */
-static bool limit_log(struct cfs_replica *r)
-{
-	struct stat st;
-	uint64_t len = r->log_is_open ? log_checkpoint(&r->log) : 0, max = BACKLOG_MAX;
-
-	if (r->log_is_open && !stat(r->conf.path, &st))
-		max = CFS_MAX(max, (uint64_t)st.st_size);
-	atomic_store(&r->backlog, len);
-	if (len <= max)
-		return false;
-	if (r->log.held < 0) {
-		log_shed(&r->log);
-		return false;
-	}
-	cfs_warn("replica: the bucket has not taken the log for too long, the log is released and "
-		 "the whole database is stored when the bucket takes it: volume=%s bytes=%" PRIu64,
-		 r->conf.volume, len);
-	drop_pending(r);
-	drop_base(r);
-	log_release(&r->log);
-	log_shed(&r->log);
-	r->state = AWAY;
-	return true;
-}
-
-static bool is_log_long(const struct cfs_replica *r)
-{
-	return (uint64_t)log_capacity(&r->log) * r->log.page_size > BACKLOG_MAX;
-}
-
-/* ---- appending ---- */
-
-/* Times in the chain rise within an epoch: a restore finds the state of a time by them. */
-static void stamp(struct cfs_replica *r, struct entry *e)
-{
-	e->time_ms = wall_ms();
-	e->epoch = r->epoch;
-	if (e->time_ms >= r->end_ms)
-		return;
-	if (r->end_ms - e->time_ms <= SLEW_MS) {
-		e->time_ms = r->end_ms;
-		return;
-	}
-	e->epoch++;
-	cfs_warn("replica: the clock was set back since the last entry, a restore to a time may "
-		 "have to name an entry: volume=%s seconds=%" PRIu64,
-		 r->conf.volume, (r->end_ms - e->time_ms) / 1000);
-}
-
-static int make_pending(struct cfs_replica *r, struct entry *e, const uint8_t *body, size_t len)
-{
-	struct pending p = {.e = *e};
-	int rc;
-
-	p.e.number = r->end.number + 1;
-	stamp(r, &p.e);
-	memcpy(p.e.owner, r->owner, sizeof(p.e.owner));
-	memcpy(p.e.before, r->end.hash, sizeof(p.e.before));
-	p.e.page_size = r->log.page_size;
-	p.e.base_at = e->kind == ENTRY_BASE ? p.e.number : r->base_at;
-	if (e->kind == ENTRY_BASE && !p.e.base_of)
-		p.e.base_of = p.e.number;
-	rc = entry_encode(&p.e, body, len, &p.bytes, &p.len);
-	if (!rc)
-		r->pending = p;
-	return rc;
-}
-
-static void appended(struct cfs_replica *r)
-{
-	const struct entry *e = &r->pending.e;
-
-	r->end.number = e->number;
-	memcpy(r->end.hash, e->hash, sizeof(e->hash));
-	r->end_ms = e->time_ms;
-	r->epoch = e->epoch;
-	r->entries_since++;
-	atomic_fetch_add(&r->n_entries, 1);
-	if (e->kind == ENTRY_BASE) {
-		r->base_at = e->number;
-		r->base_size = r->base.bytes;
-		r->bytes_since = r->entries_since = 0;
-		atomic_fetch_add(&r->n_bases, 1);
-		atomic_store(&r->base_ms, e->time_ms);
-		r->base.number = e->number;
-		r->base_step = BASE_APPENDED;
-		r->state = FOLLOWS;
-		note_taken(r);
-	} else {
-		r->bytes_since += r->pending.len;
-		atomic_fetch_add(&r->n_bytes, r->pending.len);
-	}
-	drop_pending(r);
-}
-
-/* The place of the entry is taken: by an attempt of this mount, of one before it, or of another. */
-static int lost_place(struct cfs_replica *r)
-{
-	uint64_t number = r->pending.e.number;
-	char why[256] = "", when[32];
-	uint8_t *bytes;
-	struct entry e;
-	bool mine;
-	int rc = chain_get_entry(r->conf.objects, r->conf.volume, number, cfs_deadline_in(CALL_MS),
-				 &e, &bytes);
-
-	if (rc && rc != -EBADMSG)
-		return rc;
-	if (!rc) {
-		mine = !memcmp(e.hash, r->pending.e.hash, sizeof(e.hash));
-		if (mine) {
-			free(bytes);
-			appended(r);
-			return 0;
-		}
-		mine = !memcmp(e.owner, r->owner, sizeof(e.owner));
-		name_time(e.time_ms, when);
-		free(bytes);
-		/* A put of the process before came late: its entry is part of the history. */
-		if (mine) {
-			drop_pending(r);
-			drop_base(r);
-			r->state = AWAY;
-			return -ESTALE;
-		}
-		snprintf(why, sizeof(why), "another database wrote entry %" PRIu64 " at %s", number,
-			 when);
-	} else {
-		snprintf(why, sizeof(why), "entry %" PRIu64 " is there and is damaged", number);
-	}
-	fence(r, why);
-	return -EROFS;
-}
-
-/*
- * Without conditions one process of the machine at a time looks whether the place is free and takes
- * it. A process that is stopped there keeps the others from replicating, which they say.
- */
-static int put_unconditionally(struct cfs_replica *r, const char *key, const struct iovec *iov)
-{
-	cfs_deadline_t turn_by = cfs_deadline_in(LOCK_MS);
-	struct cfs_object_store *o = r->conf.objects;
-	struct cfs_object_info info;
-	int rc;
-
-	while (flock(r->lock_fd, LOCK_EX | LOCK_NB) < 0) {
-		if (errno != EWOULDBLOCK || cfs_deadline_passed(turn_by))
-			return -errno;
-		cfs_backoff(0, 5, 5, turn_by);
-	}
-	rc = o->ops->head(o, key, &info, cfs_deadline_in(CALL_MS));
-	if (rc == -ENOENT)
-		rc = o->ops->put(o, key, iov, 1, CFS_OBJECT_NEW,
-				 cfs_deadline_in(CALL_MS + iov->iov_len / SLOWEST_BYTES_PER_MS));
-	else if (!rc)
-		rc = -EEXIST;
-	flock(r->lock_fd, LOCK_UN);
-	return rc;
-}
-
-static int put_pending(struct cfs_replica *r)
-{
-	struct cfs_object_store *o = r->conf.objects;
-	struct iovec iov = {r->pending.bytes, r->pending.len};
-	char key[CHAIN_KEY];
-	int rc;
-
-	if (!iov.iov_base)
-		return 0;
-	chain_entry_key(r->conf.volume, r->pending.e.number, key);
-	if (!r->conf.conditional)
-		rc = put_unconditionally(r, key, &iov);
-	else
-		rc = o->ops->put(o, key, &iov, 1, CFS_OBJECT_NEW,
-				 cfs_deadline_in(CALL_MS + iov.iov_len / SLOWEST_BYTES_PER_MS));
-	if (rc == -EEXIST)
-		return lost_place(r);
-	if (!rc)
-		appended(r);
-	return rc;
-}
-
-static int append_changes(struct cfs_replica *r, const struct log_changes *c, const uint8_t *body,
-			  size_t len)
-{
-	struct entry e = {
-		.kind = ENTRY_PAGES,
-		.db_pages = c->db_pages,
-		.n = (uint32_t)c->n,
-		.end = c->end,
-	};
-
-	return make_pending(r, &e, body, len);
-}
-
-/*
- * Takes changes from the log and appends them. 1: there may be more that was committed before the
- * call; 0: that was all.
- */
-static int append_some(struct cfs_replica *r)
-{
-	uint32_t before = r->log.at.frames;
-	struct log_changes c;
-	uint8_t *body = NULL;
-	bool more;
-	size_t len;
-	int rc = put_pending(r);
-
-	if (rc)
-		return rc;
-	rc = log_read(&r->log, &c);
-	if (rc <= 0)
-		return rc;
-	rc = log_body(&r->log, &c, &body, &len);
-	if (!rc)
-		rc = append_changes(r, &c, body, len);
-	if (!rc) {
-		before = c.end.salt[0] == r->log.at.salt[0] && c.end.salt[1] == r->log.at.salt[1]
-				 ? before
-				 : 0;
-		atomic_fetch_add(&r->n_log_bytes,
-				 (uint64_t)(c.end.frames - before) * (24 + r->log.page_size));
-		r->log.at = c.end;
-	}
-	more = c.more;
-	free(body);
-	log_free(&c);
-	if (!rc)
-		rc = put_pending(r);
-	return rc ? rc : more;
-}
-
-static bool is_late(struct cfs_replica *r)
-{
-	bool late;
-
-	pthread_mutex_lock(&r->lock);
-	late = r->stop && cfs_deadline_passed(r->stop_by);
-	pthread_mutex_unlock(&r->lock);
-	return late;
-}
-
-/* All that was committed before the call, also when others commit faster than the bucket takes it. */
-static int append_all(struct cfs_replica *r)
-{
-	uint32_t goal = log_capacity(&r->log);
-	int rc;
-
-	do {
-		rc = append_some(r);
-		if (rc > 0 && is_late(r))
-			return -ETIMEDOUT;
-		if (rc > 0 && is_log_long(r) && limit_log(r))
-			return -EINPROGRESS;
-	} while (rc > 0 && r->log.at.frames < goal);
-	return CFS_MIN(rc, 0);
-}
-
 /* ---- bases ---- */
 
 static void base_has_ended(void *arg)
@@ -579,7 +104,7 @@ static int start_base(struct cfs_replica *r, bool first)
 	if (!rc)
 		rc = base_start(&r->base);
 	if (rc) {
-		drop_base(r);
+		append_drop_base(r);
 		return rc;
 	}
 	r->base_first = first;
@@ -603,7 +128,7 @@ static int append_base(struct cfs_replica *r)
 	};
 
 	memcpy(e.base_hash, r->base_of.hash, sizeof(e.base_hash));
-	return make_pending(r, &e, r->base.refs, (size_t)r->base.n * ENTRY_REF);
+	return append_prepare(r, &e, r->base.refs, (size_t)r->base.n * ENTRY_REF);
 }
 
 /* Another one is due when what follows would take long to read. */
@@ -626,7 +151,7 @@ static int advance_base(struct cfs_replica *r)
 		rc = r->base.result;
 		log_view_close(&r->base.view);
 		if (rc)
-			drop_base(r);
+			append_drop_base(r);
 		else
 			r->base_step = BASE_STORED;
 	}
@@ -636,19 +161,19 @@ static int advance_base(struct cfs_replica *r)
 		if (!r->pending.bytes)
 			rc = append_base(r);
 		if (!rc)
-			rc = put_pending(r);
+			rc = append_put(r);
 	}
 	if (r->base_step == BASE_APPENDED) {
 		r->base_step = BASE_CHECKING;
 		rc = base_check(&r->base);
 		if (rc)
-			drop_base(r);
+			append_drop_base(r);
 	}
 	if (r->base_step == BASE_CHECKING && base_ended(&r->base)) {
 		/* A base that is damaged is replaced at once. */
 		if (r->base.result)
 			r->entries_since = BASE_ENTRIES;
-		drop_base(r);
+		append_drop_base(r);
 	}
 	return rc;
 }
@@ -668,7 +193,7 @@ static int restart_log(struct cfs_replica *r)
 	if (rc == -EAGAIN)
 		rc = 0;
 	if (body) {
-		int appended = append_changes(r, &c, body, len);
+		int appended = append_prepare_changes(r, &c, body, len);
 
 		/* They are not in the log any more. */
 		if (appended) {
@@ -678,7 +203,7 @@ static int restart_log(struct cfs_replica *r)
 	}
 	free(body);
 	log_free(&c);
-	return rc ? rc : put_pending(r);
+	return rc ? rc : append_put(r);
 }
 
 /* ---- the thread ---- */
@@ -712,9 +237,9 @@ static int cycle(struct cfs_replica *r)
 		r->log_is_open = true;
 	}
 	if (r->state == AWAY) {
-		rc = find_end(r, err);
+		rc = append_find_end(r, err);
 		if (rc == -EPERM) {
-			fence(r, answer_start(r, rc, err) ? NULL : err);
+			append_fence(r, answer_start(r, rc, err) ? NULL : err);
 			return -EROFS;
 		}
 		if (rc)
@@ -722,9 +247,9 @@ static int cycle(struct cfs_replica *r)
 		answer_start(r, 0, "");
 	}
 	if (r->state == NEEDS_BASE && r->base_step != BASE_NONE && !r->base_first)
-		drop_base(r);
+		append_drop_base(r);
 	if (r->state == NEEDS_BASE && r->base_step == BASE_NONE) {
-		drop_pending(r);
+		append_forget(r);
 		rc = log_hold(&r->log);
 		if (!rc)
 			rc = open_base(r);
@@ -745,8 +270,8 @@ static int cycle(struct cfs_replica *r)
 			 rc == -EFBIG ? "a transaction is too large for an entry"
 				      : "the log does not continue at the last entry",
 			 r->conf.volume);
-		drop_pending(r);
-		drop_base(r);
+		append_forget(r);
+		append_drop_base(r);
 		r->state = NEEDS_BASE;
 		return -EINPROGRESS;
 	}
@@ -775,7 +300,7 @@ static void note_failure(struct cfs_replica *r, int rc, uint64_t begun)
 			 r->conf.volume, lag_ns(r) / 1000000000, cfs_errname(rc),
 			 cfs_object_cause());
 	}
-	limit_log(r);
+	append_limit_log(r);
 	r->tries++;
 }
 
@@ -826,8 +351,8 @@ static cfs_deadline_t turn(struct cfs_replica *r, uint64_t asked, int *ret)
 		note_success(r);
 	} else if (rc == -EINPROGRESS) {
 		note_success(r);
-		if (is_log_long(r))
-			limit_log(r);
+		if (append_log_is_long(r))
+			append_limit_log(r);
 	} else if (rc == -ESTALE) {
 		pause = 0; /* another process of this machine was first: what it appended is there */
 	} else if (rc != -EROFS) {
@@ -860,8 +385,8 @@ static void *run(void *arg)
 		cfs_warn("replica: the last changes are not in the bucket, the next mount stores "
 			 "them: volume=%s error=%s",
 			 r->conf.volume, cfs_errname(rc));
-	drop_base(r);
-	drop_pending(r);
+	append_drop_base(r);
+	append_forget(r);
 	if (r->log_is_open)
 		log_close(&r->log);
 	return NULL;

@@ -245,6 +245,16 @@ static void an_unlock_waits(void **state)
 	assert_int_equal(data.awaited, 3);
 }
 
+/* The process dies with bytes that it accepted and has not committed, and another one follows. */
+static void die_uncommitted(void)
+{
+	atomic_store(data.mark, 1);
+	vfs_abandon();
+	data.closed = NULL;
+	data.dirty = false;
+	start_kept(handoff);
+}
+
 /* Without it: the reader is told of the death, if at all, and the next fsync of the file is not. */
 static void a_reader_does_not_take_the_loss_along(void **state)
 {
@@ -254,11 +264,7 @@ static void a_reader_does_not_take_the_loss_along(void **state)
 	start_later();
 	fh = open_file(1, O_RDONLY);
 	write_and_close(1);
-	atomic_store(data.mark, 1);
-	vfs_abandon();
-	data.closed = NULL;
-	data.dirty = false;
-	start_kept(handoff);
+	die_uncommitted();
 	assert_int_equal(cfs_vfs_restore(vfs, &got), 0);
 	assert_int_equal(got.closed, 1);
 	free(got.lost_inos);
@@ -280,11 +286,7 @@ static void a_release_after_a_death_keeps_the_loss(void **state)
 	c = ctx();
 	assert_int_equal(cfs_vfs_write(vfs, &c, fh, 0, false, &iov, 1, &at), 0);
 	assert_int_equal(cfs_vfs_flush_file(vfs, &c, fh, 1), 0);
-	atomic_store(data.mark, 1);
-	vfs_abandon();
-	data.closed = NULL;
-	data.dirty = false;
-	start_kept(handoff);
+	die_uncommitted();
 	assert_int_equal(cfs_vfs_restore(vfs, &got), 0);
 	assert_int_equal(got.lost, 1);
 	free(got.lost_inos);
@@ -302,11 +304,7 @@ static void a_successor_reports_losses_of_closed_files(void **state)
 
 	start_later();
 	write_and_close(1);
-	atomic_store(data.mark, 1);
-	vfs_abandon();
-	data.closed = NULL;
-	data.dirty = false;
-	start_kept(handoff);
+	die_uncommitted();
 	assert_int_equal(cfs_vfs_restore(vfs, &got), 0);
 	assert_int_equal(got.lost, 0);
 	assert_int_equal(got.closed, 1);

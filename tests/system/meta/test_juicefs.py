@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Volumes that cachefs wrote, used by JuiceFS itself, and what it leaves. A failure here is a volume that its
-user cannot take back to the other client, or one that the two damage between them."""
+user cannot take back to JuiceFS, or one that the two damage between them."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from test_fixtures import differences, nothing
 from test_tmpfile import link, make
 
 pytestmark = pytest.mark.long
-# Without caches of the kernel each open sees what the other client has closed.
+# Without caches of the kernel each open sees what the other one has closed.
 FRESH = "attr-cache=0,entry-cache=0,dir-entry-cache=0"
 JUICE_FRESH = ["--attr-cache", "0", "--entry-cache", "0", "--dir-entry-cache", "0"]
 

@@ -345,21 +345,29 @@ static void coalesce(struct log_changes *c)
 	c->n = n;
 }
 
-/* Commits from the scan's place on, until a commit after `soft` frames or at frame `last`. */
+/*
+ * Commits from the scan's place on, until one with which they have changed some `soft` pages, or until
+ * frame `last`. A page that is committed again counts once, so a busy log can be much longer.
+ */
 static int collect(struct scan *s, size_t soft, size_t hard, uint32_t last, struct log_changes *c)
 {
 	size_t committed = 0;
 	const uint8_t *f = NULL;
+	bool full = false;
 	int r = 0;
 
-	while (s->at.frames < last && committed < soft && (r = scan_next(s, &f)) > 0) {
+	while (!full && s->at.frames < last && (r = scan_next(s, &f)) > 0) {
 		if (CFS_ARRAY_ROOM(c->v, c->n, c->cap) < 0)
 			return -ENOMEM;
 		c->v[c->n++] = (struct log_frame){cfs_get_be32(f), s->at.frames - 1};
 		if (cfs_get_be32(f + 4)) {
-			committed = c->n;
 			c->db_pages = cfs_get_be32(f + 4);
 			c->end = s->at;
+			if (c->n >= soft) {
+				coalesce(c);
+				full = c->n >= soft / 4 * 3; /* else sorting takes too long */
+			}
+			committed = c->n;
 		} else if (c->n - committed > hard) {
 			return -EFBIG;
 		}
@@ -369,7 +377,7 @@ static int collect(struct scan *s, size_t soft, size_t hard, uint32_t last, stru
 	c->n = committed;
 	c->more = r > 0;
 	coalesce(c);
-	return committed > 0;
+	return c->end.frames > 0;
 }
 
 /*
@@ -393,6 +401,7 @@ static int settle(struct log *l, const struct scan *s)
 int log_read(struct log *l, struct log_changes *ret)
 {
 	struct log_changes c = {0};
+	uint32_t last = log_capacity(l);
 	struct scan s;
 	int r = scan_open(l, &s);
 
@@ -402,8 +411,8 @@ int log_read(struct log *l, struct log_changes *ret)
 		return r;
 	r = scan_go(&s, l);
 	if (!r)
-		r = collect(&s, ENTRY_SOFT / s.page_size, ENTRY_MAX / (s.page_size + 4) / 2,
-			    UINT32_MAX, &c);
+		r = collect(&s, ENTRY_SOFT / s.page_size, ENTRY_MAX / (s.page_size + 4) / 2, last,
+			    &c);
 	if (!r)
 		r = settle(l, &s);
 	scan_close(&s);

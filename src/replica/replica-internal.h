@@ -123,8 +123,8 @@ void log_release(struct log *l);
 /* Sets log.at to a place, if the log has it: 0, -ENODATA. NULL: to the end of the log. */
 int log_seek(struct log *l, const struct log_place *place);
 /*
- * 1: there are changes, some 4 MiB at most unless one transaction has more; 0: none. -ENODATA:
- * what follows log.at is not in the log; -EFBIG: a transaction has more than ENTRY_MAX.
+ * 1: there are changes, some 4 MiB of pages at most unless one transaction has more; 0: none.
+ * -ENODATA: what follows log.at is not in the log; -EFBIG: a transaction has more than ENTRY_MAX.
  */
 int log_read(struct log *l, struct log_changes *ret);
 void log_free(struct log_changes *c);

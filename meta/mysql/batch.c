@@ -94,18 +94,20 @@ void mysql_dir_changed(struct sql_db *db, cfs_ino_t ino, int done,
 /* saved: a copy of the operation's argument, taken when an answer was lost; else NULL. */
 struct attempts {
 	unsigned n, round_trips;
-	bool lost; /* the answer to the last attempt was lost */
+	bool lost;		       /* the answer to the last attempt was lost */
+	char session[SQL_SESSION_MAX]; /* then the session that may still execute it */
 	void *saved;
 	size_t size;
 };
 
-static int save_lost(struct attempts *t, const void *arg)
+static int save_lost(struct attempts *t, const struct sql_conn *c, const void *arg)
 {
 	if (!t->saved)
 		t->saved = malloc(t->size);
 	if (!t->saved)
 		return -ENOMEM;
 	memcpy(t->saved, arg, t->size);
+	memcpy(t->session, c->session, sizeof(t->session));
 	t->lost = true;
 	return -ENOTCONN;
 }
@@ -131,6 +133,8 @@ static int try_once(struct sql_conn *c, const struct cfs_ctx *ctx, mysql_batch_f
 	c->round_trips = 0;
 	c->deadline = ctx->deadline;
 	if (t->lost)
+		r = sql_fence(c, t->session);
+	if (!r && t->lost)
 		r = probe(m, ctx, applied, arg, t);
 	if (r >= 0)
 		t->lost = false;
@@ -138,7 +142,7 @@ static int try_once(struct sql_conn *c, const struct cfs_ctx *ctx, mysql_batch_f
 		m->sent = false;
 		r = fn(m, ctx, arg);
 		if (r == -ENOTCONN && m->sent)
-			r = save_lost(t, arg);
+			r = save_lost(t, c, arg);
 		/* The lost attempt may have been committed after the first probe. */
 		else if (!r && t->saved)
 			r = probe(m, ctx, applied, arg, t);

@@ -429,6 +429,27 @@ static int open_handle(const struct mysql_db *db, MYSQL **ret, char err[256])
 	return open_any(db, ret, err);
 }
 
+/*
+ * Takes a named lock, by which the session can be found until its end. TiDB keeps a transaction open
+ * for one; some clusters refuse it: such a session has no name.
+ */
+static int name_session(struct mysql_conn *m)
+{
+	char text[SQL_SESSION_MAX + 32], name[SQL_SESSION_MAX];
+	unsigned code;
+
+	if (m->tidb)
+		return 0;
+	snprintf(name, sizeof(name), "cachefs %016llx", (unsigned long long)cfs_random_u64());
+	snprintf(text, sizeof(text), "DO GET_LOCK('%s',0)", name);
+	if (!mysql_query(m->handle, text)) {
+		memcpy(m->sql.session, name, sizeof(name));
+		return 0;
+	}
+	code = mysql_errno(m->handle);
+	return is_lost(code, mysql_error(m->handle)) ? -ENOTCONN : 0;
+}
+
 int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, char err[256])
 {
 	const struct mysql_db *db = (const struct mysql_db *)sql;
@@ -453,6 +474,8 @@ int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, cha
 	/* Multi-statement queries do not write certification rows. */
 	if (m->sql.certifies && m->way == MYSQL_MULTI)
 		m->way = MYSQL_GENERIC;
+	if (!r)
+		r = name_session(m);
 	if (!r)
 		r = mysql_stops(&m->sql, &m->sql.stops);
 	/*

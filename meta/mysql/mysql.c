@@ -50,6 +50,32 @@ static int resolve(struct sql_conn *c, uint64_t txn)
 	return sql_probe_ask(c);
 }
 
+/* A session has a named lock (mysql_connect_to), and users may end their own sessions. */
+static int end_session(struct sql_conn *c, const char *session)
+{
+	struct mysql_conn *m = mysql_conn(c);
+	unsigned long id;
+	MYSQL_RES *rows;
+	MYSQL_ROW row;
+	char text[SQL_SESSION_MAX + 32];
+	int r;
+
+	snprintf(text, sizeof(text), "SELECT IS_USED_LOCK('%s')", session);
+	r = mysql_query_rows(m, text, &rows);
+	if (r)
+		return r;
+	row = mysql_fetch_row(rows);
+	id = row && row[0] ? strtoul(row[0], NULL, 10) : 0;
+	mysql_free_result(rows);
+	if (!id)
+		return 0;
+	snprintf(text, sizeof(text), "KILL %lu", id);
+	c->round_trips++;
+	/* It may have ended by itself. The next look tells, also when the user may not do this. */
+	mysql_query(m->handle, text);
+	return -EAGAIN;
+}
+
 /* The server rolls back the transaction of a lost connection. */
 static int rollback(struct sql_conn *c)
 {
@@ -196,6 +222,7 @@ static const struct sql_dialect dialect = {
 	.begin = begin,
 	.commit = commit,
 	.resolve = resolve,
+	.end_session = end_session,
 	.rollback = rollback,
 	.text = text,
 	.prepare = mysql_prepare_stmt,

@@ -184,6 +184,9 @@ int pg_parse_url(struct pg_db *db, const struct cfs_url *url, char err[256])
 		r = add(db, "target_session_attrs", "read-write");
 	if (!r)
 		r = add_options(db, url, err);
+	db->name_at = db->n_values;
+	if (!r)
+		r = add(db, "application_name", "");
 	return r ? r : set_schema(db, cfs_url_option(url, "search_path"), err);
 }
 
@@ -282,8 +285,25 @@ static int count_addresses(const struct pg_db *db, unsigned *ret, char err[256])
 	return failed && !total ? -ENOTCONN : 0;
 }
 
-/* Divides CONNECT_TIMEOUT_S among all addresses, unless the URL has a timeout. */
-static int open_handle(const struct pg_db *db, PGconn **ret, char err[256])
+/* An application_name that only one session has, as the server keeps it: 63 ASCII characters. */
+static void name_session(const struct pg_db *db, char ret[SQL_SESSION_MAX])
+{
+	const char *base = "";
+
+	for (size_t i = 0; i < db->name_at; i++)
+		if (!strcmp(db->keywords[i], "application_name"))
+			base = db->values[i];
+	snprintf(ret, SQL_SESSION_MAX, "%.46s %016llx", base, (unsigned long long)cfs_random_u64());
+	for (char *p = ret; *p; p++)
+		if (*p < ' ' || *p > '~')
+			*p = '?';
+}
+
+/*
+ * Divides CONNECT_TIMEOUT_S among all addresses, unless the URL has a timeout. *ret may be a
+ * connection that has failed.
+ */
+static int open_handle(const struct pg_db *db, const char *session, PGconn **ret, char err[256])
 {
 	cfs_auto_free const char **values = calloc(db->n_values + 1, sizeof(*values));
 	char timeout_s[16];
@@ -299,6 +319,7 @@ static int open_handle(const struct pg_db *db, PGconn **ret, char err[256])
 	snprintf(timeout_s, sizeof(timeout_s), "%u",
 		 CFS_MAX(CONNECT_TIMEOUT_S / n, (unsigned)CONNECT_TIMEOUT_MIN_S));
 	values[db->timeout_at] = timeout_s;
+	values[db->name_at] = session;
 	*ret = PQconnectdbParams((const char *const *)db->keywords, values, 0);
 	return *ret ? 0 : -ENOMEM;
 }
@@ -312,7 +333,8 @@ int pg_connect(struct sql_db *sql, bool writer, struct sql_conn **ret, char err[
 	if (!s)
 		return -ENOMEM;
 	s->sql.db = sql;
-	r = open_handle(db, &s->handle, err);
+	name_session(db, s->sql.session);
+	r = open_handle(db, s->sql.session, &s->handle, err);
 	if (r) {
 		free(s);
 		return r;

@@ -190,6 +190,7 @@ const struct sql_dialect pg_dialect = {
 	.commit = pg_commit,
 	.rollback = pg_rollback,
 	.resolve = pg_resolve,
+	.end_session = pg_end_session,
 	.prepare = dialect_prepare,
 	.bind_int = bind_int,
 	.bind_bytes = bind_bytes,

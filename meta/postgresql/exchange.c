@@ -22,6 +22,7 @@ static const char *stmt_name(int id)
 		[PG_ROLLBACK - PG_BEGIN] = "rollback",
 		[PG_XID - PG_BEGIN] = "transaction id",
 		[PG_STATUS - PG_BEGIN] = "transaction status",
+		[PG_END_SESSION - PG_BEGIN] = "end session",
 		[PG_HAS_INDEX - PG_BEGIN] = "index list",
 		[PG_COLUMNS - PG_BEGIN] = "column list",
 		[PG_CREATE - PG_BEGIN] = "create",
@@ -511,4 +512,25 @@ int pg_resolve(struct sql_conn *c, uint64_t txn)
 	/* A promoted standby reuses the ids of transactions that it did not receive. */
 	r = sql_probe_ask(c);
 	return r == -EIO ? 1 : r;
+}
+
+int pg_end_session(struct sql_conn *c, const char *session)
+{
+	struct pg_conn *s = pg_conn(c);
+	int r = pg_prepare(s, PG_END_SESSION,
+			   "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+			   "WHERE application_name=?");
+	struct pg_stmt *st = s->stmt[PG_END_SESSION];
+
+	if (r < 0)
+		return r;
+	pg_bind_bytes(st, 1, session, strlen(session), true);
+	r = pg_queue(s, PG_END_SESSION, true);
+	if (!r)
+		r = pg_exchange(s);
+	if (!r && pg_int(st->result, 0, 0))
+		r = -EAGAIN;
+	PQclear(st->result);
+	st->result = NULL;
+	return r;
 }

@@ -44,7 +44,7 @@ int pg_execute(struct sql_conn *c, int id, const char *text, const struct sql_pa
 		return r;
 	r = pg_exchange(s);
 	if (r == -ENOTCONN) {
-		sql_forget_server(c);
+		c->unknown = true;
 		return PG_UNKNOWN;
 	}
 	if (!r)

@@ -29,6 +29,7 @@ enum pg_stmt_id {
 	PG_ROLLBACK,
 	PG_XID,
 	PG_STATUS,
+	PG_END_SESSION,
 	PG_HAS_INDEX,
 	PG_COLUMNS,
 	PG_OWN_FIRST, /* operations in one statement (ops-*.c) */
@@ -87,6 +88,7 @@ struct pg_db {
 	char **keywords, **values; /* for PQconnectdbParams, NULL at the end */
 	size_t n_values;
 	size_t timeout_at; /* index of connect_timeout, which depends on the number of addresses */
+	size_t name_at;	   /* index of application_name, which differs between connections */
 	char *schema;	   /* NULL: the server's default; else part of sql.prefix */
 	atomic_bool unnamed; /* a pooler forgets named statements */
 	struct cfs_optimistic optimistic;
@@ -131,6 +133,8 @@ int pg_commit(struct sql_conn *c);
 int pg_rollback(struct sql_conn *c);
 /* 1: committed, 0: not committed, -EAGAIN: still running. */
 int pg_resolve(struct sql_conn *c, uint64_t txn);
+/* The session's name is its application_name, which poolers give to the server's session, too. */
+int pg_end_session(struct sql_conn *c, const char *session);
 
 /* ---- schema.c ---- */
 int pg_each_column(struct sql_conn *c, sql_column_fn see, void *arg);
@@ -147,7 +151,7 @@ extern const struct sql_dialect pg_dialect;
  *
  * Each statement checks and changes in its own transaction. In an unusual case it changes nothing
  * (PG_UNUSUAL), and the generic transaction of meta/sql runs. When the answer is lost, the outcome
- * is unknown (PG_UNKNOWN).
+ * is unknown (PG_UNKNOWN), and sql_read() has ended the session: the statement is executed or never.
  */
 #define PG_UNKNOWN -EINPROGRESS
 #define PG_UNUSUAL -EDOM

@@ -390,8 +390,10 @@ static void end_queries(struct sql_conn *c)
 /* ---- transactions ---- */
 
 struct outcome {
-	bool again;    /* the database asks for a retry; an operation's own -EAGAIN is a result */
-	bool unknown;  /* the answer to COMMIT was lost; the result is that of fn */
+	bool again;   /* the database asks for a retry; an operation's own -EAGAIN is a result */
+	bool unknown; /* the answer to COMMIT, or to a change without, was lost; the result is fn's */
+	/* The lost session of the last attempt, which may still change something or have locks; "". */
+	char session[SQL_SESSION_MAX];
 	bool repeated; /* an earlier attempt may have been committed */
 	uint64_t txn;
 	unsigned round_trips;
@@ -423,11 +425,9 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 		if (txn) {
 			int end = r < 0 ? 0 : note(c, d->commit(c));
 
-			out->unknown = end < 0 && c->unknown;
-			if (out->unknown)
-				sql_forget_server(c);
+			c->unknown &= end < 0;
 			out->txn = c->txn;
-			if (end < 0 && !out->unknown)
+			if (end < 0 && !c->unknown)
 				r = end;
 			if (r < 0 || end < 0)
 				d->rollback(c);
@@ -435,31 +435,54 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 				atomic_fetch_add_explicit(&c->db->commits, 1, memory_order_relaxed);
 		}
 	}
+	out->unknown = c->unknown;
+	if (out->unknown)
+		sql_forget_server(c);
+	if (out->unknown || (txn && c->broken))
+		memcpy(out->session, c->session, sizeof(out->session));
 	out->again = r < 0 && (c->conflict || r == -ENOTCONN);
 	out->round_trips += c->round_trips;
 	return r;
 }
 
+int sql_fence(struct sql_conn *c, const char *session)
+{
+	return *session ? note(c, sql_dialect(c)->end_session(c, session)) : 0;
+}
+
+static int end_lost(struct sql_conn *c, const struct cfs_ctx *ctx, struct outcome *lost)
+{
+	int r;
+
+	c->deadline = ctx->deadline;
+	r = sql_fence(c, lost->session);
+	if (!r)
+		*lost->session = 0;
+	return r;
+}
+
 /*
- * Asks the server for the outcome of a commit whose answer was lost. 1: committed; 0: not
- * committed, or the transaction is repeatable; -EIO: the outcome cannot be found.
+ * After a lost answer: ends the session, and asks the server for the outcome of the commit, if it was
+ * one. 1: committed; 0: not committed, or the transaction is repeatable; -EIO: the outcome cannot be
+ * found.
  */
-static int resolve_commit(struct sql_db *db, const struct cfs_ctx *ctx, uint64_t txn)
+static int resolve(struct sql_db *db, const struct cfs_ctx *ctx, bool commit, struct outcome *lost)
 {
 	unsigned attempt = 0;
 	struct sql_conn *c;
 	int r;
 
 	do {
-		r = txn ? sql_acquire_reader(db, ctx->deadline, false, &c) : -EIO;
+		r = lost->txn || !commit ? sql_acquire_reader(db, ctx->deadline, false, &c) : -EIO;
 		if (!r) {
-			c->deadline = ctx->deadline;
-			r = note(c, db->dialect->resolve(c, txn));
+			r = end_lost(c, ctx, lost);
+			if (!r && commit)
+				r = note(c, db->dialect->resolve(c, lost->txn));
 			sql_release(c);
 		}
 	} while ((r == -EAGAIN || r == -ENOTCONN) &&
 		 cfs_backoff(attempt++, LOST_BASE_MS, LOST_MAX_MS, ctx->deadline));
-	if (r >= 0)
+	if (r >= 0 || !commit)
 		return r;
 	cfs_err("connection lost during commit, its outcome is unknown, the operation fails: "
 		"url=%s",
@@ -491,15 +514,19 @@ static int run(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op
 		out.again = r == -EAGAIN || r == -ENOTCONN;
 		lost = r == -ENOTCONN;
 		if (!r) {
-			r = run_once(c, ctx, txn, fn, arg, &out);
+			r = end_lost(c, ctx, &out);
+			out.again = r == -EAGAIN || r == -ENOTCONN;
+			if (!r)
+				r = run_once(c, ctx, txn, fn, arg, &out);
 			sql_release(c);
 		}
 		if (out.unknown) {
-			int done = resolve_commit(db, ctx, out.txn);
+			int done = resolve(db, ctx, txn, &out);
 
-			if (done < 0)
+			/* Outside a transaction r already says that the outcome is unknown. */
+			if (done < 0 && txn)
 				r = done;
-			out.again = out.repeated = done == 0;
+			out.again = out.repeated = txn && done == 0;
 		}
 		if (!out.again)
 			break;

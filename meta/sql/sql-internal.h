@@ -15,16 +15,18 @@
 #include "meta/engine/optimistic.h"
 #include "meta/sql/sql.h"
 
-#define SQL_STMT_WORDS ((SQL_STMT_COUNT + 63) / 64)
+#define SQL_STMT_WORDS	((SQL_STMT_COUNT + 63) / 64)
+#define SQL_SESSION_MAX 128 /* of its name, with NUL */
 
 struct sql_conn {
 	struct sql_db *db;
 	struct sql_conn *next; /* in the pool */
 	bool writer;
-	bool conflict;		 /* the database asked to try the transaction again */
-	bool broken;		 /* must not be used again */
-	bool unknown;		 /* the answer to COMMIT was lost */
-	uint64_t txn;		 /* then the server's transaction number, 0 when unknown */
+	bool conflict; /* the database asked to try the transaction again */
+	bool broken;   /* must not be used again */
+	bool unknown;  /* the answer to COMMIT, or to a change without a transaction, was lost */
+	char session[SQL_SESSION_MAX]; /* its name at the server; "": not known */
+	uint64_t txn;		       /* then the server's transaction number, 0 when unknown */
 	bool repeated;		 /* the answer to an earlier COMMIT of this transaction was lost */
 	bool changed_nothing;	 /* a statement of this transaction has changed no row */
 	uint64_t stops;		 /* the last result of sql_dialect.stops */
@@ -100,6 +102,13 @@ void sql_forget_statements(struct sql_db *db);
  * be asked for the outcome of a commit, because its standby may lack its last commits.
  */
 void sql_forget_server(const struct sql_conn *c);
+
+/*
+ * Fencing: ends a session whose connection is lost, over another connection. Until then the server
+ * may execute what was sent, which the network may even deliver later. 0: the session is gone, or has
+ * no name; -EAGAIN: not yet.
+ */
+int sql_fence(struct sql_conn *c, const char *session);
 
 /* ---- commit-probe.c: the commit probe of this thread's transaction ---- */
 void sql_probe_begin(void);

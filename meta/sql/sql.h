@@ -192,6 +192,8 @@ struct sql_dialect {
 	int (*commit)(struct sql_conn *c);
 	/* 1: the transaction was committed, 0: it was not, -EAGAIN: it is still running. */
 	int (*resolve)(struct sql_conn *c, uint64_t txn);
+	/* Has the server end the session with that name (sql_conn.session). 0: it is gone; -EAGAIN. */
+	int (*end_session)(struct sql_conn *c, const char *session);
 	int (*rollback)(struct sql_conn *c);
 	/* A replacement of a statement's text, or NULL. */
 	const char *(*text)(enum sql_stmt_id id);

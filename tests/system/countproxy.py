@@ -19,6 +19,8 @@ class CountingProxy:
     lose(n, answered): the connection of the n-th turn from then on ends before the server gets it, or
     after the server has answered; the client does not see the answer. `lost` says that the turn has come.
     away: so do all other connections, and no other is taken until go_on(). `refuse` says that it was done.
+    hold(n): the connection of the n-th turn from then on ends at the client's side. The server gets the
+    turn at deliver(), which waits for its answer, and the end of the connection only after that.
     only: a pattern; turns whose first packet does not have it are not counted.
     ends: a pattern; an answer whose last bytes do not have it goes on. A server may begin to answer a long
     request of which packets are still to come.
@@ -30,6 +32,7 @@ class CountingProxy:
         self.turns = 0
         self.last = None
         self.losing, self.lost = None, False
+        self.holding, self.kept = None, []
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port = self.listener.getsockname()[1]
         self.lock = threading.Lock()
@@ -86,6 +89,12 @@ class CountingProxy:
                                 self.turns += 1
                                 late = self.last is not None and self.turns > self.last
                                 lost = lost or self._loses()
+                                if self.turns == self.holding:
+                                    self.lost = True
+                                    self.pairs.discard((client, server))
+                                    self.kept.append((server, data))
+                                    client.close()
+                                    return
                             if lost and not lost[1]:
                                 self._end(lost)
                             if late:
@@ -123,6 +132,20 @@ class CountingProxy:
         with self.lock:
             self.losing, self.lost = (self.turns + turn, answered, away), False
 
+    def hold(self, turn):
+        with self.lock:
+            self.holding, self.lost = self.turns + turn, False
+
+    def deliver(self):
+        with self.lock:
+            kept, self.kept, self.holding = self.kept, [], None
+        for server, data in kept:
+            with contextlib.suppress(OSError):  # the server may have ended the connection
+                server.sendall(data)
+                server.settimeout(5)
+                server.recv(1 << 16)
+            server.close()
+
     def _end(self, lost):
         if lost[2]:
             self.refuse = True
@@ -142,6 +165,8 @@ class CountingProxy:
     def close(self):
         self.listener.close()
         self.cut()
+        for server, _ in self.kept:
+            server.close()
 
     def count(self, fn):
         """Turns while fn runs; what it returned is thrown away."""

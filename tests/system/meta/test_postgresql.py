@@ -218,7 +218,7 @@ def test_encrypted_connections(ws):
         rows = query(
             db,
             "SELECT DISTINCT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) "
-            "WHERE application_name='cachefs'",
+            "WHERE starts_with(application_name,'cachefs ')",
         )
         assert rows == [(True,)]
         m.umount()
@@ -227,7 +227,7 @@ def test_encrypted_connections(ws):
 
 # ---- the pool ----
 
-OURS = "FROM pg_stat_activity WHERE application_name='cachefs' AND datname=current_database()"
+OURS = "FROM pg_stat_activity WHERE starts_with(application_name,'cachefs ') AND datname=current_database()"
 
 
 def busy(ws, m, threads):

@@ -279,6 +279,11 @@ void killable_stop(struct cfs_fuse *f);
 /* Bracket the handling of a request; ino: the inode that it may have changed. */
 struct killable *killable_begin(struct cfs_fuse *f, const struct cfs_request *rq);
 void killable_end(struct cfs_fuse *f, struct killable *r, uint64_t ino); /* or NULL */
+/*
+ * Whether the thread, which has had a request under way for age_ms, is being killed. False where
+ * /proc does not tell.
+ */
+bool caller_is_killed(pid_t pid, uint64_t age_ms);
 
 /* dispatch.c */
 extern const struct fuse_lowlevel_ops fuse_ops;

@@ -204,11 +204,19 @@ static bool read_stat(pid_t pid, uint64_t field[STAT_COUNT])
 	return p;
 }
 
+/* Numbers of callers have no meaning in the /proc of another pid namespace. */
+static bool proc_is_ours(void)
+{
+	char text[16] = "";
+
+	return readlink("/proc/self", text, sizeof(text) - 1) > 0 &&
+	       strtol(text, NULL, 10) == getpid();
+}
+
 /*
- * Whether a thread is being killed, judged against its state when the request began. A request
- * without a waiting caller, as of aio, may outlive its thread, whose number is then reused. A fatal
- * signal arrives as SIGKILL (kernel/signal.c); one that also dumps core does not, and waits for the
- * answer.
+ * Judged against the thread's state when the request began. A request without a waiting caller, as
+ * of aio, may outlive its thread, whose number is then reused. A fatal signal arrives as SIGKILL
+ * (kernel/signal.c); one that also dumps core does not, and waits for the answer.
  */
 static bool is_killed(pid_t pid, uint64_t age_ms)
 {
@@ -224,6 +232,11 @@ static bool is_killed(pid_t pid, uint64_t age_ms)
 		return true;
 	/* It is closing its files because of a signal. */
 	return (field[STAT_FLAGS] & PF_EXITING) && (field[STAT_EXIT] & 0x7f);
+}
+
+bool caller_is_killed(pid_t pid, uint64_t age_ms)
+{
+	return pid && proc_is_ours() && is_killed(pid, age_ms);
 }
 
 static void leave(struct cfs_fuse *f, struct killable *r, uint64_t unique)
@@ -305,15 +318,6 @@ static void *run_looker(void *arg)
 	while (!atomic_load(&f->killed.stopping))
 		look_and_sleep(f);
 	return NULL;
-}
-
-/* Numbers of callers have no meaning in the /proc of another pid namespace. */
-static bool proc_is_ours(void)
-{
-	char text[16] = "";
-
-	return readlink("/proc/self", text, sizeof(text) - 1) > 0 &&
-	       strtol(text, NULL, 10) == getpid();
 }
 
 int killable_start(struct cfs_fuse *f)

@@ -4,7 +4,8 @@
  * unanswered, as the next process has them resent (channel_resend()); after a deadline each is
  * answered with EIO. A release, and a flush of a handle that nothing was written through, are
  * answered at once, and releases are noted for the next process. A wait for a file lock has no
- * deadline, here as elsewhere. Only numbers are kept of a request.
+ * deadline, here as elsewhere, and any signal ends it. Other requests of a caller with a signal are
+ * answered early only when it is being killed, as in killed.c. Only numbers are kept of a request.
  */
 #include <cachefs/fuse.h>
 #include <errno.h>
@@ -26,10 +27,15 @@
 
 #define UNANSWERED_MAX 4096 /* the kernel keeps further requests until there is room */
 #define MORE_MS	       5000 /* for requests that have waited for a process before */
+#define LOOK_MS	       100  /* between two looks at callers that a signal has reached */
 
 struct unanswered {
 	struct cfs_request_id id;
 	cfs_deadline_t until;
+	uint64_t since_ms;
+	pid_t pid;
+	bool waits_for_lock;
+	bool signalled; /* the caller has got a signal */
 };
 
 struct cfs_fuse_standby {
@@ -45,6 +51,7 @@ struct cfs_fuse_standby {
 	void *buf;
 	size_t n;
 	struct unanswered unanswered[UNANSWERED_MAX];
+	bool signalled; /* one of them is */
 };
 
 static void answer(struct cfs_fuse_standby *s, const struct cfs_request_id *id, int error)
@@ -100,27 +107,54 @@ static void fail_late(struct cfs_fuse_standby *s)
 	}
 }
 
+/* FUSE_INTERRUPT comes once, for the first signal, which need not be the fatal one. */
 static void interrupt(struct cfs_fuse_standby *s, uint64_t unique)
 {
 	size_t i;
 
-	for (i = 0; i < s->n; i++) {
-		if (s->unanswered[i].id.unique == unique) {
+	for (i = 0; i < s->n && s->unanswered[i].id.unique != unique; i++)
+		;
+	if (i == s->n)
+		return;
+	s->signalled = s->unanswered[i].signalled = true;
+	if (s->unanswered[i].waits_for_lock)
+		fail(s, i, -EINTR);
+}
+
+static void fail_killed(struct cfs_fuse_standby *s)
+{
+	struct unanswered *u;
+	size_t i = 0;
+
+	if (!s->signalled)
+		return;
+	s->signalled = false;
+	while (i < s->n) {
+		u = &s->unanswered[i];
+		if (u->signalled && caller_is_killed(u->pid, cfs_now_ms() - u->since_ms)) {
 			fail(s, i, -EINTR);
-			return;
+			continue;
 		}
+		s->signalled |= u->signalled;
+		i++;
 	}
 }
 
 static void enqueue(struct cfs_fuse_standby *s, const struct cfs_request *rq)
 {
-	cfs_deadline_t until = cfs_deadline_in(s->timeout_ms);
+	struct unanswered *u = &s->unanswered[s->n++];
 
-	if (rq->in->opcode == FUSE_SETLKW)
-		until = UINT64_MAX;
+	*u = (struct unanswered){
+		.id = rq->id,
+		.until = cfs_deadline_in(s->timeout_ms),
+		.since_ms = cfs_now_ms(),
+		.pid = (pid_t)rq->in->pid,
+		.waits_for_lock = rq->in->opcode == FUSE_SETLKW,
+	};
+	if (u->waits_for_lock)
+		u->until = UINT64_MAX;
 	else if (request_is_resent(&rq->id))
-		until = s->resent_until;
-	s->unanswered[s->n++] = (struct unanswered){rq->id, until};
+		u->until = s->resent_until;
 }
 
 static void take(struct cfs_fuse_standby *s, const struct cfs_request *rq)
@@ -158,7 +192,7 @@ static void take(struct cfs_fuse_standby *s, const struct cfs_request *rq)
 
 static int wait_ms(const struct cfs_fuse_standby *s)
 {
-	cfs_deadline_t first = UINT64_MAX;
+	cfs_deadline_t first = s->signalled ? cfs_deadline_in(LOOK_MS) : UINT64_MAX;
 	size_t i;
 
 	for (i = 0; i < s->n; i++)
@@ -182,6 +216,7 @@ static void *run(void *arg)
 		if (p[0].revents)
 			break;
 		fail_late(s);
+		fail_killed(s);
 		r = s->n < UNANSWERED_MAX ? c->ops->receive(c, s->buf, &rq) : -EAGAIN;
 		if (r == 0) {
 			take(s, &rq);

@@ -206,6 +206,33 @@ def test_other_signals_wait_for_the_answer(ws, hung):
 
 
 @pytest.mark.parametrize("hung", ["redis"], indirect=True)
+def test_signals_while_no_process_serves(ws, hung):
+    """As ever: a signal that is caught waits for the answer, also for the next process's; a fatal one does
+    not, though another one came first."""
+    mnt, server = hung
+    mnt.allow("the process of the mount has died")
+    programs = begin(ws, mnt, "mkdir", "rename", "chmod", "list", "stat")
+    killed = [programs.pop("list"), programs.pop("stat")]
+    with Frozen(server):
+        dead = mnt.pid()
+        os.kill(dead, signal.SIGKILL)
+        wait_until(lambda: mnt.pid() not in (dead, mnt.process.pid), 20, "the next process")
+        for what, p in [*programs.items(), ("list", killed[0]), ("stat", killed[1])]:
+            go(p)
+            wait_until(lambda: asleep_in_a_request(p), 20, what + " to wait")
+            p.send_signal(signal.SIGUSR1)
+        for p in killed:
+            p.kill()
+        for p in killed:
+            p.wait(5 * SLOW)
+        assert not any(select.select([p.stdout], [], [], 0)[0] for p in programs.values())
+    for what, p in programs.items():
+        assert sorted(p.communicate(timeout=60 * SLOW)[0].split()) == ["done", "signal"], what
+    assert set(os.listdir(mnt)) == ALWAYS
+    assert os.listdir(mnt / "b") == ["made"] and os.stat(mnt / "other").st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("hung", ["redis"], indirect=True)
 def test_more_wait_than_there_are_threads(ws, hung):
     """The close of a killed program's file is a request, too, and cannot be taken back."""
     mnt, server = hung

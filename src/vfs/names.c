@@ -312,8 +312,17 @@ int cfs_vfs_getattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 static int truncate_open(struct vnode *n, const struct cfs_ctx *ctx, uint64_t length,
 			 struct cfs_attr *ret)
 {
+	bool same = cfs_file_length(vnode_file(n)) == length;
+	struct cfs_ctx late = *ctx;
+	int r;
+
 	atomic_store_explicit(&n->written, true, memory_order_relaxed);
-	return cfs_file_truncate(vnode_file(n), ctx, length, ret);
+	r = cfs_file_truncate(vnode_file(n), ctx, length, ret);
+	if (r < 0 || !same)
+		return r;
+	/* The engine leaves a file of that length as it is, and the kernel its times to us. */
+	late.now = cfs_wall();
+	return cfs_meta_setattr(n->vfs->conf.meta, &late, n->node.key, CFS_SET_MTIME_NOW, ret, ret);
 }
 
 static int truncate_path(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,

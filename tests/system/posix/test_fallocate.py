@@ -114,6 +114,24 @@ def test_times_of_fallocate(mnt):
     t.close()
 
 
+def test_times_of_a_truncate_to_the_same_length(mnt):
+    """Which changes no byte, and moves both times all the same: ftruncate(2), and truncate(2) as on ext4."""
+    path = mnt / "f"
+    for dirty in (False, True):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT)
+        os.pwrite(fd, b"x" * 100, 0)
+        if not dirty:
+            os.fsync(fd)
+        for truncate in (lambda: os.ftruncate(fd, 100), lambda: os.truncate(path, 100)):
+            os.utime(path, ns=(10**18, 10**18))
+            before = os.stat(path)
+            truncate()
+            after = os.stat(path)
+            assert after.st_mtime_ns > 10**18 and after.st_ctime_ns > before.st_ctime_ns
+            assert after.st_size == 100 and os.pread(fd, 200, 0) == b"x" * 100
+        os.close(fd)
+
+
 def test_holes_over_chunk_borders(mnt):
     size = 3 * CHUNK + 5000
     t = Twin(mnt)

@@ -447,7 +447,9 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 
 int sql_fence(struct sql_conn *c, const char *session)
 {
-	return *session ? note(c, sql_dialect(c)->end_session(c, session)) : 0;
+	int r = *session ? note(c, sql_dialect(c)->end_session(c, session)) : 0;
+
+	return r == -EAGAIN || r == -ENOTCONN || r == -ETIMEDOUT ? r : 0;
 }
 
 static int end_lost(struct sql_conn *c, const struct cfs_ctx *ctx, struct outcome *lost)

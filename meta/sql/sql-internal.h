@@ -105,8 +105,8 @@ void sql_forget_server(const struct sql_conn *c);
 
 /*
  * Fencing: ends a session whose connection is lost, over another connection. Until then the server
- * may execute what was sent, which the network may even deliver later. 0: the session is gone, or has
- * no name; -EAGAIN: not yet.
+ * may execute what was sent, which the network may even deliver later. 0: the session is gone, has no
+ * name, or the server refuses to end it; -EAGAIN: not yet.
  */
 int sql_fence(struct sql_conn *c, const char *session);
 

@@ -475,6 +475,30 @@ def test_answers_lost_on_the_way(ws, db, jobs, files):
     assert not [f for f in found if f[0] not in ("counter", "dirstat")], found
 
 
+def test_server_that_ends_no_session(ws, own):
+    """The role may not end sessions, not even its own: the outcome is read back at once, and the log says so."""
+    db = own.database()
+    query(db, "REVOKE EXECUTE ON FUNCTION pg_terminate_backend FROM PUBLIC")
+    query(db, "CREATE ROLE plain LOGIN PASSWORD 'secret'")
+    query(db, "GRANT ALL ON SCHEMA public TO plain")
+    with CountingProxy(own.port) as proxy:
+        url = "postgres://plain:secret@127.0.0.1:%d/%s?sslmode=disable" % (proxy.port, db.name)
+        v = Volume(ws, url=url)
+        m = v.mount("heartbeat=60,no-bgjob")
+        m.allow("database|connection|statement=end session code=42501")
+        turn = 1
+        while proxy.lost or turn == 1:
+            proxy.lose(turn, answered=True)
+            os.mkdir(m / ("d%d" % turn))
+            os.setxattr(m / ("d%d" % turn), "user.a", b"1")
+            turn += 1
+        assert turn > 3 and "permission denied for function pg_terminate_backend" in m.log()
+        m.umount()
+    v.url = db.url
+    found, _ = cachefs_check.check(db.url, str(v.bucket), cachefs_check.Options())
+    assert not [f for f in found if f[0] not in ("counter", "dirstat")], found
+
+
 def test_server_away_is_eio_in_time(ws, own):
     db = own.database()
     v = Volume(ws, url=db.url)

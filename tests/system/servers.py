@@ -18,6 +18,7 @@ import itertools
 import os
 import pathlib
 import pwd
+import random
 import re
 import shlex
 import shutil
@@ -53,9 +54,10 @@ def find(program, *folders):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Below the ports that the kernel gives to clients: none takes it before the server listens."""
+    while not is_free(port := random.randrange(20000, 32768)):
+        pass
+    return port
 
 
 def is_free(port):

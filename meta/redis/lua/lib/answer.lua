@@ -1,10 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A client sends a script again when its answer was lost; the script must not run twice. Therefore
 -- the answer is stored under the key of the calling thread (ARGV[1]), with the number of the
--- request (ARGV[2]). The key ends with its lifetime in ms, which is longer than any client waits.
+-- request (ARGV[2]). The key ends with its lifetime in ms, which is longer than any client waits. A
+-- request that comes after a later one of its thread is a late copy: nobody waits for its answer.
 local function answer(kept, ...)
-	if kept and sub(kept, 1, 16) == ARGV[2] then
+	local last = kept and sub(kept, 1, 16)
+	if last == ARGV[2] then
 		return cmsgpack.unpack(sub(kept, 17))
+	end
+	if last and last > ARGV[2] then
+		return {-5}
 	end
 	local new = op(...)
 	if new[1] >= 0 then

@@ -2,6 +2,7 @@
 """The supervisor of a mount: crash loops, its own death, upgrades that fail. A failure here is a
 mount that hangs, or one that an upgrade has killed."""
 
+import contextlib
 import errno
 import os
 import pathlib
@@ -91,7 +92,10 @@ def test_nothing_of_the_process_waits_for_its_own_mount(ws, volume):
     stuck.start()
     wait_until(lambda: get(Unix(path), "/health")[0] == 503, 20, "a bad answer")
     (worker,) = children(mnt.process.pid)
-    waits = [p.read_text() for p in pathlib.Path("/proc/%d/task" % worker).glob("*/wchan")]
+    waits = []
+    for wchan in pathlib.Path("/proc/%d/task" % worker).glob("*/wchan"):
+        with contextlib.suppress(ProcessLookupError):  # the thread ends
+            waits.append(wchan.read_text())
     assert waits and "request_wait_answer" not in waits
     os.kill(worker, signal.SIGKILL)
     locker.execute("COMMIT")

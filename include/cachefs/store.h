@@ -188,8 +188,8 @@ bool cfs_store_has_suspects(struct cfs_store *s);
 bool cfs_store_is_suspect(struct cfs_store *s, uint64_t slice);
 
 /*
- * Whether a slice of `size` bytes that this mount has stored is still there, in the bucket or
- * waiting to be uploaded to it: 1, 0 or a negative errno. Asks the bucket for the first block.
+ * Whether all blocks of a slice of `size` bytes that this mount has stored are still there, in the
+ * bucket or waiting to be uploaded to it: 1, 0 or a negative errno. Asks the bucket for each block.
  */
 int cfs_store_has_slice(struct cfs_store *s, uint64_t slice, uint32_t size,
 			cfs_deadline_t deadline);

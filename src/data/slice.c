@@ -674,7 +674,8 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 					"chunk=%u slice=%llu error=%s",
 					(unsigned long long)f->node.key, c->indx,
 					(unsigned long long)rec.id, cfs_errname(err));
-			if (err && !unsure(err))
+			/* A slice that was lost before any attempt is in no record. */
+			if (err && (!unsure(err) || (lost && !c->repeated)))
 				cfs_meta_discard_slice(d->conf.meta, rec.id, rec.size);
 		} else if (rec.id) {
 			cfs_meta_discard_slice(d->conf.meta, rec.id, rec.size);

@@ -290,20 +290,31 @@ static int tell_denied(struct cfs_store *s, const struct cfs_block *beside, cfs_
 	return r < 0 ? r : -ENOENT;
 }
 
-int cfs_store_has_slice(struct cfs_store *s, uint64_t slice, uint32_t size, cfs_deadline_t deadline)
+static int has_block(struct cfs_store *s, const struct cfs_block *b, uint32_t blocks,
+		     cfs_deadline_t deadline)
 {
-	const struct cfs_block b = block_of_slice(s, slice, size, 0);
-	struct cfs_block beside = {.slice = slice, .len = 1};
+	const struct cfs_block beside = {.slice = b->slice, .index = blocks, .len = 1};
 	int r;
 
-	if (s->stage && s->stage_ops->has(s->stage, &b))
+	if (s->stage && s->stage_ops->has(s->stage, b))
 		return 1;
-	r = head(s, &b, deadline);
-	if (r == -EACCES) {
-		beside.index = CFS_DIV_UP(size, s->block_size);
+	r = head(s, b, deadline);
+	if (r == -EACCES)
 		r = tell_denied(s, &beside, deadline);
-	}
 	return r == -ENOENT ? 0 : r < 0 ? r : 1;
+}
+
+int cfs_store_has_slice(struct cfs_store *s, uint64_t slice, uint32_t size, cfs_deadline_t deadline)
+{
+	uint32_t i, n = CFS_DIV_UP((uint64_t)size, s->block_size);
+	int r = 1;
+
+	for (i = 0; i < n && r == 1; i++) {
+		const struct cfs_block b = block_of_slice(s, slice, size, i);
+
+		r = has_block(s, &b, n, deadline);
+	}
+	return r;
 }
 
 static int remove_objects(struct cfs_store *s, const struct cfs_block *blocks, uint32_t n,

@@ -19,7 +19,7 @@ static void statfs_volume(struct cfs_meta *m, struct cfs_statfs *s)
 		s->total_bytes = CFS_MAX(capacity, s->used_bytes);
 	} else {
 		s->total_bytes = 1ULL << 50;
-		while (s->total_bytes / 10 * 8 < s->used_bytes)
+		while (s->total_bytes < 1ULL << 63 && s->total_bytes / 10 * 8 < s->used_bytes)
 			s->total_bytes *= 2;
 	}
 	s->avail_bytes = s->total_bytes - s->used_bytes;
@@ -27,7 +27,7 @@ static void statfs_volume(struct cfs_meta *m, struct cfs_statfs *s)
 		s->avail_inodes = max_inodes > s->used_inodes ? max_inodes - s->used_inodes : 0;
 	} else {
 		s->avail_inodes = 10 << 20;
-		while (s->used_inodes > 4 * s->avail_inodes)
+		while ((s->used_inodes + 3) / 4 > s->avail_inodes)
 			s->avail_inodes *= 2;
 	}
 	s->total_inodes = s->used_inodes + s->avail_inodes;

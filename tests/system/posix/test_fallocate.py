@@ -607,3 +607,13 @@ def test_the_largest_file(mnt):
     os.ftruncate(fd, 0)
     os.close(fd)
     os.unlink(mnt / "f")
+
+
+def test_statfs_of_a_volume_with_huge_sparse_files(ws, volume):
+    """Their usage needs 63 bits."""
+    mnt = volume.mount()
+    for n in range(60):
+        with open(mnt / ("f%d" % n), "wb") as f:
+            f.truncate((1 << 57) - 4096)
+    code = "import os, sys; s = os.statvfs(sys.argv[1]); sys.exit(s.f_blocks <= s.f_bfree)"
+    assert ws.python(code, mnt.path).wait(30) == 0

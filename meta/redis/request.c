@@ -387,7 +387,7 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 	struct rds *r = q->r;
 	struct rds_pipe *p = my_pipe(r);
 	unsigned attempt = 0, trips = 0;
-	bool text = false, sent, ever_sent = false;
+	bool text = false, sent;
 	int rc;
 
 	if (q->failed)
@@ -401,7 +401,6 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 
 		rc = run_once(q, p, ctx->deadline, text, &sent);
 		trips += sent;
-		ever_sent |= sent;
 		if (!rc) {
 			e = first_error(q);
 			v = e ? classify(q, p, e, text, &rc) : GIVE_UP;
@@ -422,8 +421,11 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 				 CFS_MIN(r->target.max_backoff_ms, 1000), ctx->deadline))
 			break;
 	}
-	/* The server may still execute the request: no later request may use its key. */
-	if (rc == -ETIMEDOUT && ever_sent)
+	/*
+	 * The request may be executed yet, by the server or as it is sent again: no later one may use
+	 * its key.
+	 */
+	if (rc == -ETIMEDOUT)
 		my_slot = 0;
 	cfs_host_count(r->engine.host, op, trips, attempt);
 	return rc;

@@ -19,6 +19,7 @@ import pytest
 
 import cachefs_check
 import changelog
+import countproxy
 import servers
 from admin import DAMAGED, fsck, kinds
 from cachefs import BIN, SLOW, Volume, wait_until
@@ -343,6 +344,38 @@ def test_lost_answers_are_not_asked_twice(ws, db):
     load.stop()
     load.verify(mnt)
     mnt.umount()
+    checked(ws, db.url)
+
+
+def test_commits_that_time_out_are_sent_again_in_any_order(ws, db):
+    """An outage is longer than io-timeout, so each thread of the mount gives several commits up before they are
+    sent. None is taken for a late copy of another one."""
+    with countproxy.CountingProxy(db.server.port) as proxy:
+        v = Volume(ws, url=db.url.replace(":%d" % db.server.port, ":%d" % proxy.port))
+        m = v.mount("io-timeout=3,no-bgjob,heartbeat=60")
+        m.allow(GONE + "|usage|times of directories|commit failed|does not answer")
+        write(m / "first", b"1")  # the mount has numbers for slices
+        files = [open(m / ("f%d" % n), "wb", 0) for n in range(64)]
+        proxy.refuse, begun = True, time.monotonic()
+        proxy.cut()
+        with concurrent.futures.ThreadPoolExecutor(len(files)) as pool:
+            for n, f in enumerate(files):
+                f.write(b"%d" % n * 5000)
+            failed = [pool.submit(os.fsync, f.fileno()) for f in files]
+            assert all(isinstance(f.exception(60 * SLOW), OSError) for f in failed)
+            wait_until(lambda: time.monotonic() > begun + 5, 20, "more tries of the same threads")
+            proxy.go_on()
+            for f in [pool.submit(os.fsync, f.fileno()) for f in files]:
+                f.result(60 * SLOW)
+        for f in files:
+            f.close()
+        m.umount()
+        assert "lost" not in m.log()
+    v.url = db.url
+    other = v.mount()
+    for n in range(len(files)):
+        assert read(other / ("f%d" % n)) == b"%d" % n * 5000
+    other.umount()
     checked(ws, db.url)
 
 

@@ -452,6 +452,7 @@ int sql_fence(struct sql_conn *c, const char *session)
 	return r == -EAGAIN || r == -ENOTCONN || r == -ETIMEDOUT ? r : 0;
 }
 
+/* Fences the lost session of the last attempt, if there is one. */
 static int end_lost(struct sql_conn *c, const struct cfs_ctx *ctx, struct outcome *lost)
 {
 	int r;

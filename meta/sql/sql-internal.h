@@ -25,8 +25,8 @@ struct sql_conn {
 	bool conflict; /* the database asked to try the transaction again */
 	bool broken;   /* must not be used again */
 	bool unknown;  /* the answer to COMMIT, or to a change without a transaction, was lost */
+	uint64_t txn;  /* then the server's transaction number, 0 when unknown */
 	char session[SQL_SESSION_MAX]; /* its name at the server; "": not known */
-	uint64_t txn;		       /* then the server's transaction number, 0 when unknown */
 	bool repeated;		 /* the answer to an earlier COMMIT of this transaction was lost */
 	bool changed_nothing;	 /* a statement of this transaction has changed no row */
 	uint64_t stops;		 /* the last result of sql_dialect.stops */

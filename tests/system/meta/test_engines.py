@@ -96,7 +96,7 @@ def test_host_whose_clock_is_wrong(ws, database, shift):
         with open(mounts[1 - i] / ("lock%d" % i), "rb") as f, fails("EAGAIN"):
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
     ahead = re.search(r"database_ahead_s=(-?\d+)", wrong.log())
-    assert "clock" not in right.log() and abs(int(ahead[1]) + shift) < 60
+    assert "clock" not in right.log() and abs(int(ahead[1]) + shift) <= 2  # whole seconds, of two clocks
     for f in held + locked:
         f.close()
 

@@ -11,6 +11,8 @@ that POSIX allows:
            are gone, and a file of which none was synced is empty
     some   names up to some moment, and any part of the bytes that were not synced
 
+(`nothing` is lost: what programs see that go on.)
+
 A program under test says what it was promised by a mark in the log (`Disk.mark`), so that the
 promises at any moment of it are known (`Disk.marks`).
 """
@@ -120,12 +122,41 @@ class Disk:
             )
 
     def mark(self, **what):
-        text = json.dumps(what).encode()
+        self.add(MARK, data=json.dumps(what).encode())
+
+    def add(self, kind, ino=0, off=0, path="", to="", data=b""):
+        path, to = os.fsencode(path), os.fsencode(to)
+        head = RECORD.pack(MAGIC, kind, ino, off, len(path), len(to), len(data), os.getpid())
         fd = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(fd, RECORD.pack(MAGIC, MARK, 0, 0, 0, 0, len(text), os.getpid()) + text)
+            os.write(fd, head + path + to + data)
         finally:
             os.close(fd)
+        self.records = None
+
+    def complete(self):
+        """When a process was killed: its last call may have been carried out and not be recorded. The others
+        see what it did, so the records get it before they go on. SQLite makes its -shm again."""
+        self.records = None
+        known = {p: v for p, v in self.state("nothing", len(self.read())).items() if not p.endswith("-shm")}
+        there = {str(self.dir): None}
+        for path in self.dir.rglob("*"):
+            if not path.name.endswith("-shm"):
+                there[str(path)] = path.read_bytes() if path.is_file() else None
+        for p in sorted(set(known) - set(there), reverse=True):
+            to = [q for q in set(there) - set(known) if known[p] is not None and there[q] == known[p]]
+            if to:
+                self.add(RENAME, path=p, to=to[0])
+                known[to[0]] = known.pop(p)
+            else:
+                self.add(RMDIR if known[p] is None else UNLINK, path=p)
+        for p in sorted(there):
+            ino = os.stat(p).st_ino
+            if p not in known:
+                self.add(MKDIR if there[p] is None else MAKE, 0 if there[p] is None else ino, path=p)
+            if there[p] is not None and there[p] != known.get(p, b""):
+                self.add(SIZE, ino, len(there[p]))
+                self.add(WRITE, ino, 0, data=there[p])
 
     def read(self):
         """The records: (kind, inode, number or offset, path, to, data)."""
@@ -154,7 +185,7 @@ class Disk:
     def is_apart(self, path):
         return self.apart is not None and path.startswith("%s/%s/" % (self.dir, self.apart))
 
-    def state(self, mode, cut, seed):
+    def state(self, mode, cut, seed=0):
         """path -> bytes, or None for a directory."""
         records = self.read()[:cut]
         by_ino, durable = {}, {}
@@ -198,12 +229,15 @@ class Disk:
                         rest.append(change)
                 late = rest
         rng = random.Random(seed)
-        keep = {"all": 0, "names": len(late), "some": rng.randrange(len(late) + 1)}[mode]
+        keep = {"all": 0, "some": rng.randrange(len(late) + 1)}.get(mode, len(late))
         for change in late[:keep]:
             durable.apply(*change[1:])
         if mode == "some":
             for f in sorted({id(f): f for f in live.paths.values() if f}.values(), key=lambda f: str(f.late[:1])[:200]):
                 f.settle_some(rng)
+        if mode == "nothing":
+            for f in filter(None, live.paths.values()):
+                f.settle(cut)
         kept = {}
         for p, f in sorted(durable.paths.items()):
             if p == str(self.dir) or os.path.dirname(p) in kept:

@@ -9,6 +9,8 @@ import os
 import random
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -69,6 +71,11 @@ class Machine:
 
     def run(self, *argv):
         return self.ws.run(*argv, env=self.disk.env(), check=True, timeout=60)
+
+    def kill(self, mnt):
+        """Before others go on with what it left."""
+        mnt.kill9()
+        self.disk.complete()
 
     def look(self, mode, cut, seed):
         """The faults after a power failure there."""
@@ -189,7 +196,7 @@ def test_compaction_by_gc(ws):
     mnt = m.mount()
     rewrite(m, mnt, "f", random.Random(6), 8)
     before = set(m.volume.objects())
-    mnt.kill9()
+    m.kill(mnt)
     m.run("cachefs", "gc", "--compact", "--delete", m.volume.url)
     assert not before & set(m.volume.objects())
     m.check()
@@ -260,6 +267,44 @@ def test_trash_expires(ws):
     m.check(cuts=9)
 
 
+CALLS = """
+import os, sys
+os.chdir(sys.argv[1])
+for call in sys.stdin:
+    exec(call)
+    print("done", flush=True)
+"""
+
+
+def test_last_call_of_a_killed_process(ws):
+    """It was carried out, and its record is missing: what others see is in the records all the same."""
+    disk = Disk(ws)
+    disk.begin()
+    argv = ("env", *("%s=%s" % v for v in disk.env().items()), sys.executable, "-c", CALLS, disk.dir)
+    p = ws.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    calls = (
+        "os.mkdir('d')",
+        "fd = os.open('d/a', os.O_CREAT | os.O_RDWR)",
+        "os.pwrite(fd, b'x' * 9000, 0)",
+        "os.pwrite(fd, b'y' * 10, 4090)",
+        "os.ftruncate(fd, 5000)",
+        "os.rename('d/a', 'b')",
+        "os.rmdir('d')",
+        "os.unlink('b')",
+    )
+    for call in calls:
+        before = disk.log.stat().st_size
+        p.stdin.write(call + "\n")
+        p.stdin.flush()
+        assert p.stdout.readline() == "done\n"
+        assert disk.log.stat().st_size > before, call
+        os.truncate(disk.log, before)
+        disk.complete()
+        there = {str(q): q.read_bytes() if q.is_file() else None for q in (disk.dir, *disk.dir.rglob("*"))}
+        assert disk.state("nothing", len(disk.read())) == there, call
+    p.communicate()
+
+
 def test_tree_removed_and_gc(ws):
     """rmr --skip-trash, killed at work; gc goes on and dies with the machine."""
     m = Machine(ws, 1)
@@ -277,7 +322,7 @@ def test_tree_removed_and_gc(ws):
         m.promises.may("d/f%d" % i, None)
     m.run("cachefs", "rmr", "--skip-trash", mnt / "d")
     wait_until(lambda: len(m.volume.objects()) < before, 30, "the first objects to go")
-    mnt.kill9()
+    m.kill(mnt)
     m.run("cachefs", "gc", "--delete", m.volume.url)
     m.check(cuts=9)
 

@@ -519,7 +519,7 @@ int pg_end_session(struct sql_conn *c, const char *session)
 	struct pg_conn *s = pg_conn(c);
 	int r = pg_prepare(s, PG_END_SESSION,
 			   "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-			   "WHERE application_name=?");
+			   "WHERE starts_with(application_name,?)");
 	struct pg_stmt *st = s->stmt[PG_END_SESSION];
 
 	if (r < 0)

@@ -133,7 +133,10 @@ int pg_commit(struct sql_conn *c);
 int pg_rollback(struct sql_conn *c);
 /* 1: committed, 0: not committed, -EAGAIN: still running. */
 int pg_resolve(struct sql_conn *c, uint64_t txn);
-/* The session's name is its application_name, which poolers give to the server's session, too. */
+/*
+ * The session's name begins its application_name. A pooler gives that to the server's session, too,
+ * and may append the address of its client.
+ */
 int pg_end_session(struct sql_conn *c, const char *session);
 
 /* ---- schema.c ---- */

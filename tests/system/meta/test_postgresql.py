@@ -125,9 +125,8 @@ def test_password_from_the_environment(ws, db, tmp_path):
     assert r.returncode and "META_PASSWORD" in r.stderr, r.stderr
 
 
-@pytest.fixture
-def pooler(ws, own):
-    """pgbouncer in transaction mode; the version of Debian 12 knows no prepared statements."""
+def pgbouncer(ws, own, more=""):
+    """In transaction mode; the version of Debian 12 knows no prepared statements. Returns its port."""
     port = servers.free_port()
     home = own.dir / "bouncer"
     home.mkdir()
@@ -137,7 +136,7 @@ def pooler(ws, own):
     ini.write_text(
         "[databases]\n* = host=%s port=%d\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port=%d\n"
         "unix_socket_dir=\nauth_type=plain\nauth_file=%s\npool_mode=transaction\n"
-        "default_pool_size=3\nmax_client_conn=200\n" % (own.dir, own.port, port, users)
+        "default_pool_size=3\nmax_client_conn=200\n%s\n" % (own.dir, own.port, port, users, more)
     )
     own.start() if own.process is None else None
     p = subprocess.Popen(
@@ -157,7 +156,8 @@ def pooler(ws, own):
     return port
 
 
-def test_pgbouncer_in_transaction_mode(ws, own, pooler):
+def test_pgbouncer_in_transaction_mode(ws, own):
+    pooler = pgbouncer(ws, own)
     db = own.database()
     v = Volume(ws, url=db.url.replace(":%d" % own.port, ":%d" % pooler))
     mounts = [v.mount(), v.mount()]
@@ -170,6 +170,36 @@ def test_pgbouncer_in_transaction_mode(ws, own, pooler):
     for m in mounts:
         m.umount()
     verify(v, db)
+
+
+@pytest.mark.parametrize("add_host", [0, 1])
+def test_server_gets_a_creation_late_behind_pgbouncer(ws, own, add_host):
+    """The directory was created again and removed then. A pooler may append its client to the name."""
+    db = own.database()
+    with CountingProxy(own.port) as proxy:
+        more = "server_login_retry=1\napplication_name_add_host=%d\n" % add_host
+        # A database with a name goes before `*`: the pooler's connections go through the proxy.
+        more += "[databases]\n%s = host=127.0.0.1 port=%d\n" % (db.name, proxy.port)
+        v = Volume(ws, url=db.url.replace(":%d" % own.port, ":%d" % pgbouncer(ws, own, more)))
+        m = v.mount("heartbeat=60,no-bgjob")
+        m.allow("database|connection|pooler")
+        turn = held = 1
+        while held:
+            path = m / ("d%d" % turn) / "x"
+            path.parent.mkdir()
+            proxy.hold(turn)
+            path.mkdir()
+            held = proxy.lost
+            path.rmdir()
+            proxy.deliver()
+            turn += 1
+        assert turn > 2
+        m.umount()
+    v.url = db.url
+    other = v.mount("no-bgjob")
+    for n in range(1, turn):
+        assert not os.listdir(other / ("d%d" % n)), n
+    other.umount()
 
 
 WORK = """

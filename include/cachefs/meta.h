@@ -717,7 +717,7 @@ typedef int (*cfs_row_fn)(void *arg, const struct cfs_row *row);
  * memory. Each page has its own deadline. 0: complete.
  */
 int cfs_meta_scan(struct cfs_meta *m, enum cfs_meta_table table, cfs_row_fn fn, void *arg);
-/* Chunks of a file that have a list, from index `first` on: at most 1024; returns how many. */
+/* Chunks of a file that have a list, ascending from index `first` on: at most 1024; returns how many. */
 struct cfs_chunk_len {
 	uint32_t indx, records;
 };

@@ -291,6 +291,27 @@ static int add_index(struct rds_bytes *b, const char *key, size_t len, size_t sk
 	return b->failed ? -ENOMEM : 0;
 }
 
+static int compare_be32(const void *a, const void *b)
+{
+	return memcmp(a, b, 4);
+}
+
+/* SCAN returns keys in no order, and some of them twice. */
+static void order_indexes(struct rds_bytes *b)
+{
+	size_t i, n = 0;
+
+	if (b->len)
+		qsort(b->p, b->len / 4, 4, compare_be32);
+	for (i = 0; i < b->len; i += 4) {
+		if (n && !compare_be32(b->p + n - 4, b->p + i))
+			continue;
+		memmove(b->p + n, b->p + i, 4);
+		n += 4;
+	}
+	b->len = n;
+}
+
 int rds_find_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		    struct rds_bytes *ret)
 {
@@ -313,6 +334,7 @@ int rds_find_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t i
 			r = add_index(ret, page->element[i]->str, page->element[i]->len, skip);
 	} while (!r && cursor.at);
 	rds_end(&q);
+	order_indexes(ret);
 	return r;
 }
 
@@ -389,11 +411,6 @@ int rds_op_fallocate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	return end_change(&q, e, ino, r, a, ret, ret_usage);
 }
 
-int rds_compare_be32(const void *a, const void *b)
-{
-	return memcmp(a, b, 4);
-}
-
 int rds_chunk_end(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t *ret)
 {
 	struct rds_request q;
@@ -427,8 +444,6 @@ ssize_t rds_op_list_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_
 	rds_begin(&q, e);
 	if (!r && stop > (uint64_t)first + RDS_CHUNKS_ONE_BY_ONE) {
 		r = rds_find_chunks(e, ctx, ino, &found);
-		if (found.len)
-			qsort(found.p, found.len / 4, 4, rds_compare_be32);
 		for (i = 0; i < found.len / 4 && !r; i++) {
 			indx = cfs_get_be32(found.p + 4 * i);
 			if (indx >= first && q.n < 1024) {

@@ -56,10 +56,10 @@ int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr
 		     const redisReply *old8, const redisReply *parents, struct cfs_attr *ret,
 		     struct cfs_usage *ret_usage);
 /*
- * Numbers of all chunks of the inode, u32 big-endian each, found by a scan of the whole database.
+ * Numbers of all chunks of the inode, u32 big-endian each, ascending, found by a scan of the whole
+ * database.
  */
 int rds_find_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct rds_bytes *ret);
-int rds_compare_be32(const void *a, const void *b);
 /* The largest number of chunks that the file can have. */
 int rds_chunk_end(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t *ret);
 /*

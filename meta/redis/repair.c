@@ -563,8 +563,6 @@ static int repair(struct check *a, struct rds_bytes *chunks)
 		r = rds_find_chunks(a->e, a->ctx, a->ino, chunks);
 		if (r)
 			return r;
-		if (chunks->len)
-			qsort(chunks->p, chunks->len / 4, 4, rds_compare_be32);
 	}
 	if (a->c.repaired & (CFS_DAMAGE_NLINK | CFS_DAMAGE_PARENT))
 		write_node(a);

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proxies on the way to a Redis server, which know its protocol: they cut, count and lie."""
 
+import contextlib
+import queue
 import re
 import select
 import socket
@@ -166,3 +168,68 @@ class RepeatingProxy(RelayingProxy):
             return d
 
         return replace
+
+
+def read_value(f):
+    """The bytes of one value of the protocol, and it: a list, or its bytes."""
+    line = f.readline()
+    if not line.endswith(b"\r\n"):
+        raise EOFError
+    n = int(line[1:]) if line[:1] in b"$*" else -1
+    if line[:1] == b"$" and n >= 0:
+        value = f.read(n + 2)
+        return line + value, value[:-2]
+    if line[:1] != b"*":
+        return line, line[1:-2]
+    parts = [read_value(f) for _ in range(n)]
+    return line + b"".join(raw for raw, _ in parts), [value for _, value in parts]
+
+
+def bulk(b):
+    return b"$%d\r\n%s\r\n" % (len(b), b)
+
+
+class DoublingProxy(Proxy):
+    """Gives everything that a scan finds twice, as a server may while it moves keys to another table. `of`
+    is in the words of the scans that it does this to."""
+
+    def __init__(self, port, of=b""):
+        self.of, self.doubled = re.compile(of), 0
+        super().__init__(port)
+
+    def serve(self, c, s):
+        asked = queue.SimpleQueue()
+        threading.Thread(target=self.ask, args=(c, s, asked), daemon=True).start()
+        try:
+            with s.makefile("rb") as f:
+                while True:
+                    raw, value = read_value(f)
+                    c.sendall(self.double(asked.get(), value) or raw)
+        except (OSError, EOFError):
+            pass
+        for x in (c, s):
+            with contextlib.suppress(OSError):
+                x.shutdown(socket.SHUT_RDWR)
+            x.close()
+
+    @staticmethod
+    def ask(c, s, asked):
+        try:
+            with c.makefile("rb") as f:
+                while True:
+                    raw, request = read_value(f)
+                    asked.put(request)
+                    s.sendall(raw)
+        except (OSError, EOFError):
+            pass
+        with contextlib.suppress(OSError):
+            s.shutdown(socket.SHUT_RDWR)
+
+    def double(self, request, value):
+        if not request[0].endswith(b"SCAN") or not self.of.search(b" ".join(request)):
+            return None
+        if not isinstance(value, list) or not value[1]:
+            return None
+        cursor, found = value
+        self.doubled += 1
+        return b"*2\r\n%s*%d\r\n%s" % (bulk(cursor), 2 * len(found), 2 * b"".join(map(bulk, found)))

@@ -24,7 +24,7 @@ import servers
 from admin import DAMAGED, fsck, kinds
 from cachefs import BIN, SLOW, Volume, wait_until
 from network import SilentFirst
-from redisproxy import CountingProxy, CuttingProxy, ForgetfulProxy, RepeatingProxy
+from redisproxy import CountingProxy, CuttingProxy, DoublingProxy, ForgetfulProxy, RepeatingProxy
 from slowproxy import SlowProxy
 from syscalls import data, read, write
 from test_engines import suite
@@ -501,6 +501,27 @@ def test_directory_whose_listing_never_ends(ws, db, volume):
     with pytest.raises(OSError) as e:
         os.listdir(mnt)
     assert e.value.errno == errno.EIO
+
+
+def test_scans_that_give_keys_twice(ws, db):
+    """Nothing counts or copies a chunk twice. Scans of a whole volume try again when they get a key
+    twice, so only those for the chunks of one file do here."""
+    proxy = DoublingProxy(db.server.port, rb"\bc\d+_")
+    ws.cleanups.append(proxy.close)
+    suite(ws, db.url.replace(":%d" % db.server.port, ":%d" % proxy.port), "administration")
+    assert proxy.doubled
+
+
+def test_directory_whose_names_are_given_twice(ws, db, volume):
+    proxy = DoublingProxy(db.server.port)
+    ws.cleanups.append(proxy.close)
+    volume.url = db.url.replace(":%d" % db.server.port, ":%d" % proxy.port)
+    mnt = volume.mount()
+    names = {"f%d" % i for i in range(2000)}
+    for name in names:
+        os.mknod(mnt / name)
+    assert sorted(os.listdir(mnt)) == sorted(names)
+    assert proxy.doubled
 
 
 def test_timeout_of_one_request_leaves_the_others_alone(ws):

@@ -86,6 +86,8 @@ static void close_idle(struct cfs_peer *p)
 		if (!c->usable || (p->n_ready > 1 && now_ms - c->active_ms >= SCALE_IDLE_MS))
 			idle = c;
 	}
+	if (idle)
+		idle->usable = false; /* no thread starts a request on it while it is closed */
 	pthread_mutex_unlock(&p->lock);
 	if (idle)
 		idle->ops->close(idle, 0);

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The peer transport on a machine that is so busy that its own threads are late. When these fail, a
+ * healthy peer is left out, or its requests fail, for delays of the member that asks.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "peer_fixture.h"
+#include "transport/peer/transport-internal.h"
+
+/* ---- the loop's thread at another work ---- */
+
+struct task {
+	struct cfs_work work; /* first */
+	struct cfs_peer *p;
+	sem_t ended;
+};
+
+static void task_run(struct task *k, struct cfs_transport *t, void (*fn)(struct cfs_work *w))
+{
+	k->work = (struct cfs_work){.fn = fn};
+	sem_init(&k->ended, 0, 0);
+	cfs_loop_run(&t->loop, &k->work);
+}
+
+static void task_end(struct task *k)
+{
+	wait_post(&k->ended);
+	sem_destroy(&k->ended);
+}
+
+static void open_another(struct cfs_work *w)
+{
+	struct task *k = (struct task *)w;
+
+	cfs_peer_connect(k->p);
+	sem_post(&k->ended);
+}
+
+/* ---- the end of a connection that is not needed ---- */
+
+static struct {
+	struct cfs_link_ops ops;
+	_Atomic bool armed;
+	struct cfs_peer *p;
+	struct owner *o;
+	struct many m;
+	int started;
+} late;
+
+static void *start_late(void *arg)
+{
+	late.started = start_one(late.p, &late.m, late.o, 0, 4096, LONG_MS);
+	return arg;
+}
+
+/* Another thread starts a request while the loop closes an idle connection. */
+static void cut(struct cfs_link *l)
+{
+	pthread_t thread;
+
+	if (atomic_exchange(&late.armed, false)) {
+		assert_int_equal(pthread_create(&thread, NULL, start_late, NULL), 0);
+		pthread_join(thread, NULL);
+	}
+	cfs_link_tcp.cut(l);
+}
+
+static void test_idle_close(void **state)
+{
+	struct cfs_transport_conf conf = {.transport = CFS_PEER_TCP};
+	struct cfs_transport *t = asker_conf(&conf);
+	struct cfs_peer_stats st;
+	struct owner o;
+	struct cfs_peer *p;
+	struct task k = {0};
+	struct many first = {0};
+	uint8_t dst[4096];
+	sem_t done;
+
+	(void)state;
+	late.ops = cfs_link_tcp;
+	late.ops.cut = cut;
+	t->link = &late.ops;
+	p = owner_meet(t, &o, BLOCK);
+	late.p = k.p = p;
+	late.o = &o;
+	sem_init(&done, 0, 0);
+	first.done = late.m.done = &done;
+	assert_int_equal(ask(p, &o, 0, sizeof(dst), dst), sizeof(dst));
+	task_run(&k, t, open_another);
+	task_end(&k);
+	WAIT_FOR((cfs_transport_stats(t, &st, NULL), st.conns == 2));
+	/* The first one is busy, so that the next request goes to the other. */
+	o.how = NEVER;
+	assert_int_equal(start_one(p, &first, &o, 0, 4096, LONG_MS), 0);
+	WAIT_FOR(o.n_held == 1);
+	late.armed = true;
+	pthread_mutex_lock(&p->lock);
+	p->conns[1]->active_ms = 0; /* idle for long */
+	pthread_mutex_unlock(&p->lock);
+	WAIT_FOR((cfs_transport_stats(t, &st, NULL), !late.armed && st.conns == 1));
+	assert_int_equal(late.started, 0);
+	WAIT_FOR(o.n_held == 2);
+	give(&o, o.held[0]);
+	give(&o, o.held[1]);
+	wait_post(&done);
+	wait_post(&done);
+	assert_int_equal(first.err, 0);
+	assert_int_equal(late.m.err, 0);
+	cfs_transport_stats(t, &st, NULL);
+	assert_int_equal(st.errors[CFS_PEER_E_LOST], 0);
+	free(first.dst);
+	free(late.m.dst);
+	sem_destroy(&done);
+	owner_part(p, t, &o);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_idle_close),
+	};
+
+	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_ERR);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -203,6 +203,7 @@ static void loop_rounds(struct cfs_loop *loop)
 		if (loop->has_more(loop->arg))
 			timeout_ms = 0;
 		wait_for_more(loop, timeout_ms);
+		loop->now_ms = cfs_now_ms();
 		if (atomic_load_explicit(&loop->idle, memory_order_relaxed)) {
 			atomic_store(&loop->idle, 0);
 			tick_at_ms = 0;

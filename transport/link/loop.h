@@ -32,7 +32,7 @@ struct cfs_loop {
 	struct io_uring ring;
 	pthread_t thread;
 	uint8_t *scratch;	  /* CFS_LOOP_SCRATCH bytes that stay in the CPU's cache */
-	uint64_t now_ms;	  /* when this round began */
+	uint64_t now_ms;	  /* when it last began a round, or had waited */
 	_Atomic int idle;	  /* ticks are rare: starting an operation must wake the
 				   * loop */
 	_Atomic unsigned touched; /* counts started operations */

@@ -18,13 +18,17 @@
 
 struct task {
 	struct cfs_work work; /* first */
+	struct cfs_transport *t;
 	struct cfs_peer *p;
+	uint64_t from_ms;
 	sem_t ended;
+	bool fresh;
 };
 
 static void task_run(struct task *k, struct cfs_transport *t, void (*fn)(struct cfs_work *w))
 {
 	k->work = (struct cfs_work){.fn = fn};
+	k->t = t;
 	sem_init(&k->ended, 0, 0);
 	cfs_loop_run(&t->loop, &k->work);
 }
@@ -35,12 +39,36 @@ static void task_end(struct task *k)
 	sem_destroy(&k->ended);
 }
 
+static void look_at_clock(struct cfs_work *w)
+{
+	struct task *k = (struct task *)w;
+
+	k->fresh = k->t->loop.now_ms >= k->from_ms;
+	sem_post(&k->ended);
+}
+
 static void open_another(struct cfs_work *w)
 {
 	struct task *k = (struct task *)w;
 
 	cfs_peer_connect(k->p);
 	sem_post(&k->ended);
+}
+
+/* Events of an idle loop have the time at which they are handled. */
+static void test_clock(void **state)
+{
+	struct cfs_transport *t = asker();
+	struct task k = {0};
+
+	(void)state;
+	WAIT_FOR(atomic_load(&t->loop.idle));
+	k.from_ms = cfs_now_ms() + 20;
+	WAIT_FOR(cfs_now_ms() > k.from_ms);
+	task_run(&k, t, look_at_clock);
+	task_end(&k);
+	assert_true(k.fresh);
+	cfs_transport_destroy(t);
 }
 
 /* ---- the end of a connection that is not needed ---- */
@@ -125,6 +153,7 @@ static void test_idle_close(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_clock),
 		cmocka_unit_test(test_idle_close),
 	};
 

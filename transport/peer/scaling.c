@@ -83,7 +83,8 @@ static void close_idle(struct cfs_peer *p)
 
 		if (c->inflight > 0 || c->connecting)
 			continue;
-		if (!c->usable || (p->n_ready > 1 && now_ms - c->active_ms >= SCALE_IDLE_MS))
+		/* A thread in inline receive sets active_ms, to later than now_ms. */
+		if (!c->usable || (p->n_ready > 1 && now_ms >= c->active_ms + SCALE_IDLE_MS))
 			idle = c;
 	}
 	if (idle)

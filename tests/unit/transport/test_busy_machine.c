@@ -55,6 +55,18 @@ static void open_another(struct cfs_work *w)
 	sem_post(&k->ended);
 }
 
+/* As a thread in inline receive that ends a request while the loop is in its tick. */
+static void tick_beside_answer(struct cfs_work *w)
+{
+	struct task *k = (struct task *)w;
+
+	pthread_mutex_lock(&k->p->lock);
+	k->p->conns[0]->active_ms = k->t->loop.now_ms + 1;
+	pthread_mutex_unlock(&k->p->lock);
+	cfs_scaling_tick(k->p);
+	sem_post(&k->ended);
+}
+
 /* Events of an idle loop have the time at which they are handled. */
 static void test_clock(void **state)
 {
@@ -150,11 +162,34 @@ static void test_idle_close(void **state)
 	owner_part(p, t, &o);
 }
 
+/* The loop's clock may be behind the last answer. */
+static void test_active_connection_stays(void **state)
+{
+	struct cfs_transport *t = asker();
+	struct owner o;
+	struct cfs_peer *p = owner_meet(t, &o, BLOCK);
+	struct task k = {.p = p};
+	struct cfs_peer_stats st;
+	uint8_t dst[4096];
+
+	(void)state;
+	assert_int_equal(ask(p, &o, 0, sizeof(dst), dst), sizeof(dst));
+	task_run(&k, t, open_another);
+	task_end(&k);
+	WAIT_FOR((cfs_transport_stats(t, &st, NULL), st.conns == 2));
+	task_run(&k, t, tick_beside_answer);
+	task_end(&k);
+	cfs_transport_stats(t, &st, NULL);
+	assert_int_equal(st.conns, 2);
+	owner_part(p, t, &o);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_clock),
 		cmocka_unit_test(test_idle_close),
+		cmocka_unit_test(test_active_connection_stays),
 	};
 
 	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_ERR);

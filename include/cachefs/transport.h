@@ -258,6 +258,7 @@ struct cfs_peer_get {
 	void *receiver; /* the client that its thread may receive on */
 	void *reads;	/* its read by RDMA that its thread may poll for */
 	uint64_t id, start_ns;
+	uint64_t late_ms; /* of the loop (loop.h) at start_ns */
 	uint32_t received, crc;
 	uint32_t at_off;
 	int at;

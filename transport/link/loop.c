@@ -16,6 +16,7 @@
 #define WORKERS	    256 /* of the ring, for reads of disks; users have smaller limits */
 #define IDLE_MS	    1000
 #define BATCH	    256
+#define LATE_MS	    100 /* delays up to here are those of a loop at work */
 
 /*
  * Called with the lock held, because the loop may end and be freed once it sees the reason. Writing
@@ -174,16 +175,29 @@ static bool must_end(struct cfs_loop *loop)
 	return stop && loop->held == 0 && loop->ops <= 1; /* the wake-up's */
 }
 
+/* planned_ms: how long the loop meant to wait since it last looked. */
+static void look_at_clock(struct cfs_loop *loop, uint64_t planned_ms)
+{
+	uint64_t now_ms = cfs_now_ms(), gap_ms = now_ms - loop->now_ms;
+
+	planned_ms += LATE_MS;
+	if (gap_ms > planned_ms)
+		atomic_fetch_add_explicit(&loop->late_ms, gap_ms - planned_ms,
+					  memory_order_relaxed);
+	loop->now_ms = now_ms;
+}
+
 static void loop_rounds(struct cfs_loop *loop)
 {
 	uint64_t tick_at_ms = 0;
 	unsigned touched = 0;
 
 	arm_wake(loop);
+	loop->now_ms = cfs_now_ms();
 	while (!must_end(loop)) {
 		uint64_t timeout_ms;
 
-		loop->now_ms = cfs_now_ms();
+		look_at_clock(loop, 0);
 		if (loop->now_ms >= tick_at_ms) {
 			bool busy = touched != atomic_load(&loop->touched);
 
@@ -203,7 +217,7 @@ static void loop_rounds(struct cfs_loop *loop)
 		if (loop->has_more(loop->arg))
 			timeout_ms = 0;
 		wait_for_more(loop, timeout_ms);
-		loop->now_ms = cfs_now_ms();
+		look_at_clock(loop, timeout_ms);
 		if (atomic_load_explicit(&loop->idle, memory_order_relaxed)) {
 			atomic_store(&loop->idle, 0);
 			tick_at_ms = 0;

@@ -33,6 +33,7 @@ struct cfs_loop {
 	pthread_t thread;
 	uint8_t *scratch;	  /* CFS_LOOP_SCRATCH bytes that stay in the CPU's cache */
 	uint64_t now_ms;	  /* when it last began a round, or had waited */
+	_Atomic uint64_t late_ms; /* sum of the times for which the thread was kept from running */
 	_Atomic int idle;	  /* ticks are rare: starting an operation must wake the
 				   * loop */
 	_Atomic unsigned touched; /* counts started operations */
@@ -86,6 +87,14 @@ static inline void cfs_loop_touch(struct cfs_loop *loop)
 	atomic_fetch_add(&loop->touched, 1);
 	if (atomic_load(&loop->idle))
 		cfs_loop_wake(loop);
+}
+/*
+ * On the loop's thread: a clock that stands still while the thread is kept from running. It measures
+ * how long something takes whose end only this thread can notice.
+ */
+static inline uint64_t cfs_loop_ran_ms(const struct cfs_loop *loop)
+{
+	return loop->now_ms - atomic_load_explicit(&loop->late_ms, memory_order_relaxed);
 }
 static inline bool cfs_loop_is_self(struct cfs_loop *loop)
 {

@@ -31,7 +31,7 @@
 static void append(struct cfs_server *sc, struct cfs_out *o)
 {
 	if (!sc->out_first)
-		sc->progress_ms = sc->c.t->loop.now_ms;
+		sc->progress_ms = cfs_loop_ran_ms(&sc->c.t->loop);
 	o->next = NULL;
 	*sc->out_last = o;
 	sc->out_last = &o->next;
@@ -688,7 +688,7 @@ void cfs_answer_flush(struct cfs_conn *c)
 			cfs_conn_close(c, n < 0 ? (int)n : -EIO);
 			return;
 		}
-		sc->progress_ms = c->t->loop.now_ms;
+		sc->progress_ms = cfs_loop_ran_ms(&c->t->loop);
 		budget -= n;
 	}
 	if (sc->out_first)

@@ -137,7 +137,7 @@ int cfs_conn_authenticate(struct cfs_conn *c, uint64_t peer)
 		return -ENOMEM;
 	c->peer = peer;
 	c->state = CFS_CONN_SECURE;
-	c->deadline = t->loop.now_ms + t->conf.connect_timeout_ms;
+	c->deadline_ms = cfs_loop_ran_ms(&t->loop) + t->conf.connect_timeout_ms;
 	cfs_conn_readable(c);
 	return 0;
 }

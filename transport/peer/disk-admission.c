@@ -19,7 +19,7 @@ static struct cfs_disk_admission *admission_of(const struct cfs_reply *j)
 
 static bool hangs(const struct cfs_transport *t, const struct cfs_disk_admission *d)
 {
-	return d->taken > 0 && t->loop.now_ms - d->heard_ms >= t->conf.disk_timeout_ms;
+	return d->taken > 0 && cfs_loop_ran_ms(&t->loop) - d->heard_ms >= t->conf.disk_timeout_ms;
 }
 
 bool cfs_admission_hangs(struct cfs_transport *t, unsigned disk)
@@ -32,7 +32,7 @@ static void begin(struct cfs_disk_admission *d, struct cfs_reply *j)
 	struct cfs_loop *loop = &j->sc->c.t->loop;
 
 	if (d->taken++ == 0)
-		d->heard_ms = loop->now_ms;
+		d->heard_ms = cfs_loop_ran_ms(loop);
 	j->has_slot = true;
 	cfs_loop_touch(loop);
 }
@@ -43,7 +43,7 @@ static void enqueue(struct cfs_disk_admission *d, struct cfs_reply *j)
 
 	TAILQ_INSERT_TAIL(&d->queue, j, queue);
 	j->queued = true;
-	j->queued_ms = loop->now_ms;
+	j->queued_ms = cfs_loop_ran_ms(loop);
 	cfs_loop_touch(loop);
 }
 
@@ -62,9 +62,9 @@ int cfs_admission_enter(struct cfs_reply *j)
 		return 0;
 	if (hangs(t, d)) {
 		if (d->taken == CFS_ADMISSION_MAX ||
-		    t->loop.now_ms - d->tried_ms < t->conf.disk_timeout_ms)
+		    cfs_loop_ran_ms(&t->loop) - d->tried_ms < t->conf.disk_timeout_ms)
 			return -EBUSY;
-		d->tried_ms = t->loop.now_ms;
+		d->tried_ms = cfs_loop_ran_ms(&t->loop);
 	} else if (!TAILQ_EMPTY(&d->queue) || d->taken == CFS_ADMISSION_MAX) {
 		enqueue(d, j);
 		return -EINPROGRESS;
@@ -85,7 +85,7 @@ void cfs_admission_leave(struct cfs_reply *j)
 	j->buf = NULL;
 	j->has_slot = false;
 	d->taken--;
-	d->heard_ms = j->sc->c.t->loop.now_ms;
+	d->heard_ms = cfs_loop_ran_ms(&j->sc->c.t->loop);
 }
 
 static bool is_due(const struct cfs_disk_admission *d)
@@ -127,7 +127,7 @@ static void refuse_overdue(const struct cfs_transport *t, struct cfs_disk_admiss
 	struct cfs_reply *j, *next;
 
 	for (j = TAILQ_FIRST(&d->queue);
-	     j && t->loop.now_ms - j->queued_ms >= t->conf.disk_timeout_ms; j = next) {
+	     j && cfs_loop_ran_ms(&t->loop) - j->queued_ms >= t->conf.disk_timeout_ms; j = next) {
 		next = TAILQ_NEXT(j, queue);
 		if (j->out.reply)
 			continue;

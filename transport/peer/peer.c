@@ -154,6 +154,15 @@ static uint64_t last_heard_ms(struct cfs_peer *p)
 }
 
 /*
+ * Whether the loop was kept from running for most of the last ms, since when its late_ms was late_ms.
+ * The silence of a peer proves nothing then.
+ */
+static bool was_away(const struct cfs_peer *p, uint64_t ms, uint64_t late_ms)
+{
+	return 2 * (atomic_load(&p->t->loop.late_ms) - late_ms) > ms;
+}
+
+/*
  * g was cancelled before its deadline and without an answer. A peer that has answered nothing for as
  * long as one request may wait has failed, even if each request was cancelled sooner.
  */
@@ -161,9 +170,12 @@ static void note_silence(struct cfs_peer *p, const struct cfs_peer_get *g)
 {
 	uint64_t start_ms = g->start_ns / 1000000, now_ms = cfs_now_ms();
 
-	if (!p->silent_ms || last_heard_ms(p) > p->silent_ms)
+	if (!p->silent_ms || last_heard_ms(p) > p->silent_ms) {
 		p->silent_ms = start_ms;
-	if (now_ms - p->silent_ms >= g->deadline - start_ms)
+		p->silent_late_ms = g->late_ms;
+	}
+	if (now_ms - p->silent_ms >= g->deadline - start_ms &&
+	    !was_away(p, now_ms - p->silent_ms, p->silent_late_ms))
 		note_result(p, -ETIMEDOUT);
 }
 
@@ -191,6 +203,12 @@ static void count_end(struct cfs_peer *p, const struct cfs_peer_get *g, int err)
 	atomic_fetch_sub(&t->asked.inflight_bytes, g->len);
 }
 
+/* g has met its deadline: others were answered, or the loop could not notice an answer. */
+static bool is_only_late(const struct cfs_peer *p, const struct cfs_peer_get *g)
+{
+	return g->heard || was_away(p, cfs_now_ms() - g->start_ns / 1000000, g->late_ms);
+}
+
 void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
 {
 	count_end(p, g, err);
@@ -198,7 +216,7 @@ void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
 	 * A lost connection is one failure, however many requests waited on it. A slow answer, say
 	 * of an owner whose object storage is slow, is no failure while others come.
 	 */
-	if (err != -ECONNRESET && err != -EPROTO && !(err == -ETIMEDOUT && g->heard))
+	if (err != -ECONNRESET && err != -EPROTO && !(err == -ETIMEDOUT && is_only_late(p, g)))
 		note_result(p, err);
 	if (err == -ECANCELED && !g->heard)
 		note_silence(p, g);
@@ -323,6 +341,7 @@ int cfs_peer_start(struct cfs_peer *p, struct cfs_peer_get *g)
 		g->at++;
 	g->canceled = g->heard = false;
 	g->start_ns = cfs_now_ns();
+	g->late_ms = atomic_load(&p->t->loop.late_ms);
 	pthread_mutex_lock(&p->lock);
 	r = start(p, g, &kick);
 	/* g may end and be freed as soon as the lock is released. */

@@ -298,7 +298,7 @@ static int accept_one(struct cfs_transport *t)
 	sc->c.link = link;
 	sc->from = from;
 	sc->out_last = &sc->out_first;
-	sc->progress_ms = t->loop.now_ms;
+	sc->progress_ms = cfs_loop_ran_ms(&t->loop);
 	cfs_session_init(&sc->session, t, &session_ops);
 	t->n_served++;
 	t->n_unauthenticated++;
@@ -367,12 +367,12 @@ int cfs_server_listen(struct cfs_transport *t, char err[256])
  */
 static bool is_overdue(struct cfs_transport *t, struct cfs_conn *c)
 {
-	uint64_t now_ms = t->loop.now_ms, since_ms;
+	uint64_t now_ms = cfs_loop_ran_ms(&t->loop), since_ms;
 	const struct cfs_out *head;
 	bool reads;
 
 	if (c->state < CFS_CONN_READY)
-		return c->deadline <= now_ms;
+		return c->deadline_ms <= now_ms;
 	head = c->ops == &server_ops ? server_of(c)->out_first : NULL;
 	if (!head)
 		return false;

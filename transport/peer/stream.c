@@ -758,7 +758,7 @@ int cfs_stream_connect(struct cfs_peer *p)
 		return r;
 	}
 	cfs_conn_init(&s->c, t, &conn_ops);
-	s->c.deadline = t->loop.now_ms + t->conf.connect_timeout_ms;
+	s->c.deadline_ms = cfs_loop_ran_ms(&t->loop) + t->conf.connect_timeout_ms;
 	pthread_mutex_lock(&p->lock);
 	p->conns[p->n_conns++] = &s->client;
 	pthread_mutex_unlock(&p->lock);

@@ -73,7 +73,7 @@ struct cfs_conn {
 	uint64_t peer; /* member at the other end; a server knows it once authenticated */
 	uint64_t features;
 	uint8_t secret[CFS_PEER_KEY_SIZE]; /* with CFS_FEATURE_RDMA */
-	cfs_deadline_t deadline;	   /* for connecting and authenticating */
+	uint64_t deadline_ms; /* for connecting and authenticating; cfs_loop_ran_ms() */
 	struct cfs_handshake *handshake;
 	struct cfs_op in_op, out_op;
 	LIST_ENTRY(cfs_conn) all; /* t->conns */
@@ -130,9 +130,10 @@ struct cfs_peer {
 
 	/* The loop's only */
 	uint64_t probe_at_ms, probe_pause_ms;
-	bool warned;	    /* a failure was logged since its last answer */
-	uint64_t silent_ms; /* since when requests were cancelled and none answered; or 0 */
-	uint64_t window_ms; /* connection scaling: see scaling.c */
+	bool warned;		 /* a failure was logged since its last answer */
+	uint64_t silent_ms;	 /* since when requests were cancelled and none answered; or 0 */
+	uint64_t silent_late_ms; /* the loop's late_ms then */
+	uint64_t window_ms;	 /* connection scaling: see scaling.c */
 	uint64_t window_bytes;
 	uint64_t paused_until_ms;
 	unsigned busy_ticks;
@@ -181,7 +182,7 @@ struct cfs_server {
 	struct sockaddr_storage from;
 	bool authenticated, leaving;
 	struct cfs_granter_conn *granter; /* onesided.c */
-	uint64_t progress_ms;
+	uint64_t progress_ms;		  /* cfs_loop_ran_ms() */
 	struct cfs_out *out_first, **out_last;
 	struct cfs_out *out_open; /* the last one, when small frames may be added */
 	uint32_t copied;	  /* bytes in elements with data */
@@ -197,7 +198,7 @@ struct cfs_reply {
 
 	TAILQ_ENTRY(cfs_reply) queue; /* of its disk */
 	bool queued, has_slot;
-	uint64_t queued_ms; /* when it was queued */
+	uint64_t queued_ms; /* when it was queued; cfs_loop_ran_ms() */
 
 	uint32_t pos, crc; /* of the bytes up to pos, an offset in the block */
 	uint8_t *buf;	   /* filled by the ring; only while it has_slot */
@@ -247,7 +248,7 @@ void cfs_answer_drop(struct cfs_server *sc);
  * bounded number of workers and bytes, and a hanging disk takes none from the others.
  *
  * A disk counts as hanging when slots are taken and none was freed for disk_timeout_ms. Replies are
- * then refused, except one per period, which probes the disk.
+ * then refused, except one per period, which probes the disk. Times are those of cfs_loop_ran_ms().
  */
 struct cfs_disk_admission {
 	TAILQ_HEAD(, cfs_reply) queue;

@@ -20,8 +20,8 @@ struct task {
 	struct cfs_work work; /* first */
 	struct cfs_transport *t;
 	struct cfs_peer *p;
-	uint64_t from_ms;
-	sem_t ended;
+	uint64_t from_ms, until_ms;
+	sem_t begun, ended;
 	bool fresh;
 };
 
@@ -29,6 +29,7 @@ static void task_run(struct task *k, struct cfs_transport *t, void (*fn)(struct 
 {
 	k->work = (struct cfs_work){.fn = fn};
 	k->t = t;
+	sem_init(&k->begun, 0, 0);
 	sem_init(&k->ended, 0, 0);
 	cfs_loop_run(&t->loop, &k->work);
 }
@@ -36,6 +37,7 @@ static void task_run(struct task *k, struct cfs_transport *t, void (*fn)(struct 
 static void task_end(struct task *k)
 {
 	wait_post(&k->ended);
+	sem_destroy(&k->begun);
 	sem_destroy(&k->ended);
 }
 
@@ -52,6 +54,18 @@ static void open_another(struct cfs_work *w)
 	struct task *k = (struct task *)w;
 
 	cfs_peer_connect(k->p);
+	sem_post(&k->ended);
+}
+
+/* As when the thread is not scheduled. */
+static void stand_still(struct cfs_work *w)
+{
+	struct task *k = (struct task *)w;
+	const struct timespec ms = {.tv_nsec = 1000000};
+
+	sem_post(&k->begun);
+	while (cfs_now_ms() < k->until_ms)
+		nanosleep(&ms, NULL);
 	sem_post(&k->ended);
 }
 
@@ -81,6 +95,82 @@ static void test_clock(void **state)
 	task_end(&k);
 	assert_true(k.fresh);
 	cfs_transport_destroy(t);
+}
+
+/* ---- deadlines of the loop ---- */
+
+static unsigned count_conns(struct cfs_peer *p)
+{
+	unsigned n;
+
+	pthread_mutex_lock(&p->lock);
+	n = p->n_conns;
+	pthread_mutex_unlock(&p->lock);
+	return n;
+}
+
+/* The owner has had no time to answer, as far as this member can tell. */
+static void test_late_handshake(void **state)
+{
+	struct cfs_transport_conf conf = {.connect_timeout_ms = 1500, .transport = CFS_PEER_TCP};
+	struct cfs_transport *t = asker_conf(&conf);
+	struct task asks = {0}, answers = {0};
+	struct cfs_peer_stats st;
+	struct owner o;
+	struct cfs_peer *p = owner_meet(t, &o, BLOCK);
+	struct many m = {0};
+	sem_t done;
+
+	(void)state;
+	sem_init(&done, 0, 0);
+	m.done = &done;
+	answers.until_ms = cfs_now_ms() + 2500;
+	task_run(&answers, o.t, stand_still);
+	wait_post(&answers.begun);
+	assert_int_equal(start_one(p, &m, &o, 0, 4096, LONG_MS), 0);
+	WAIT_FOR(count_conns(p) == 1);
+	asks.until_ms = answers.until_ms;
+	task_run(&asks, t, stand_still);
+	wait_post(&done);
+	task_end(&asks);
+	task_end(&answers);
+	assert_int_equal(m.err, 0);
+	cfs_transport_stats(t, &st, NULL);
+	assert_int_equal(st.errors[CFS_PEER_E_CONNECT], 0);
+	free(m.dst);
+	sem_destroy(&done);
+	owner_part(p, t, &o);
+}
+
+/* The request ends in time, and nobody is blamed. */
+static void test_late_request(void **state)
+{
+	struct cfs_transport_conf conf = {.failures = 1};
+	struct cfs_transport *t = asker_conf(&conf);
+	struct task k = {0};
+	struct owner o;
+	struct cfs_peer *p = owner_meet(t, &o, BLOCK);
+	struct many m = {0};
+	uint8_t dst[4096];
+	sem_t done;
+
+	(void)state;
+	sem_init(&done, 0, 0);
+	m.done = &done;
+	assert_int_equal(ask(p, &o, 0, sizeof(dst), dst), sizeof(dst));
+	o.how = NEVER;
+	assert_int_equal(start_one(p, &m, &o, 0, 4096, 1000), 0);
+	WAIT_FOR(o.n_held == 1);
+	k.until_ms = m.get.deadline + 1;
+	task_run(&k, t, stand_still);
+	wait_post(&done);
+	task_end(&k);
+	assert_int_equal(m.err, -ETIMEDOUT);
+	assert_int_equal(state_of(p), CFS_PEER_CLOSED_CIRCUIT);
+	give(&o, o.held[0]);
+	free(m.dst);
+	sem_destroy(&done);
+	owner_part(p, t, &o);
 }
 
 /* ---- the end of a connection that is not needed ---- */
@@ -188,6 +278,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_clock),
+		cmocka_unit_test(test_late_handshake),
+		cmocka_unit_test(test_late_request),
 		cmocka_unit_test(test_idle_close),
 		cmocka_unit_test(test_active_connection_stays),
 	};

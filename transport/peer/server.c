@@ -397,6 +397,8 @@ void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 		next = LIST_NEXT(c, all);
 		*ret_busy |= c->state < CFS_CONN_READY || c->out_armed;
 		if (is_overdue(t, c)) {
+			if (c->state >= CFS_CONN_READY)
+				cfs_counters_error(&t->served, CFS_PEER_E_TIMEOUT);
 			cfs_conn_close(c, -ETIMEDOUT);
 			/* Closing it may have closed others. */
 			next = LIST_FIRST(&t->conns);

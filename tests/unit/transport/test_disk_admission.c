@@ -372,6 +372,7 @@ static void test_answer_that_cannot_go_on(void **state)
 	WAIT_FOR(d.o.gets == 1);
 	raw_send(fd, buf, get_frame(buf, 2, BLOCK, 0, BLOCK));
 	assert_true(raw_is_closed(fd));
+	assert_int_equal(served(&d).errors[CFS_PEER_E_TIMEOUT], 1);
 	assert_true(cfs_now_ms() - began < LONG_MS / 2);
 	close(fd);
 	/* One may try. */

@@ -97,7 +97,11 @@ bool slice_deleted(uint64_t id);
 /* Waits until the background deletion has nothing left to do. */
 void wait_deletions(void);
 
-/* Counts, parents, link counts, usage and statistics of the whole volume, from the tables. */
+/*
+ * Counts, parents, link counts, usage and statistics of the whole volume, from the tables: how many are
+ * wrong. They are printed. volume_check() fails the test then.
+ */
+int volume_damage(struct cfs_meta *m);
 void volume_check(struct cfs_meta *m);
 
 /* Writes as a child that the parent kills: never returns. */

@@ -233,6 +233,20 @@ static void repair_usage(void)
 	OK(cfs_meta_add_usage(vol.m, &c, s.space - s.counted_space, s.inodes - s.counted_inodes));
 }
 
+/* A server may carry out the last request of a killed client while the others mend what it left. */
+static void mend(void)
+{
+	cfs_deadline_t end = cfs_deadline_in(20000);
+	int damage;
+
+	do {
+		finish_deletions();
+		repair_usage();
+		damage = volume_damage(vol.m);
+	} while (damage && !cfs_deadline_passed(end));
+	assert_int_equal(damage, 0);
+}
+
 static void test_kill(void **state)
 {
 	cfs_ino_t top = test_dir("crash");
@@ -245,9 +259,7 @@ static void test_kill(void **state)
 	for (round = 0; round < ROUNDS; round++) {
 		run_and_kill(seed + round, 1 + (unsigned)rand() % MAX_OPS);
 		clean_dead_sessions();
-		finish_deletions();
-		repair_usage();
-		volume_check(vol.m);
+		mend();
 	}
 }
 

@@ -33,6 +33,11 @@ char *volume_absolute_url(const char *url)
 	return out;
 }
 
+bool volume_is_remote(const char *storage)
+{
+	return strcmp(storage, "file") != 0 && strcmp(storage, "mem") != 0;
+}
+
 char *volume_bucket(const char *storage, const char *bucket)
 {
 	cfs_auto_free char *cwd = NULL;

@@ -23,6 +23,8 @@ char *volume_absolute_url(const char *url);
  * when out of memory.
  */
 char *volume_bucket(const char *storage, const char *bucket);
+/* The bucket outlives the machine: its storage is neither a local directory nor memory. */
+bool volume_is_remote(const char *storage);
 
 /*
  * KEY=VALUE lines into the environment (META_PASSWORD, ACCESS_KEY, ...). The file must belong to

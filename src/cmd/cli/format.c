@@ -20,6 +20,8 @@
 
 static const char *const compressions[] = {"none", "lz4", "zstd", NULL};
 
+static const char *const replicate_modes[] = {"auto", "off", "async", "sync", NULL};
+
 static const char *const ciphers[] = {"aes256gcm-rsa", "chacha20-rsa", NULL};
 
 struct format_opts {
@@ -67,9 +69,10 @@ static const struct cfs_opt format_table[] = {
 	OPT_FLAG("hash-prefix", hash_prefix, "begin object keys with a hash"),
 	OPT_FLAG("enable-acl", enable_acl, "POSIX ACLs; cannot be switched off again"),
 	OPT_FLAG("dir-stats", dir_stats, "keep usage per directory", .def = "true"),
-	OPT_CHOICE("replicate", replicate, replication_modes, "off|async|sync",
-		   "replicate the metadata (SQLite) of a fresh volume into its bucket",
-		   .def = "off"),
+	OPT_CHOICE("replicate", replicate, replicate_modes, "auto|off|async|sync",
+		   "replicate the metadata (SQLite) of a fresh volume into its bucket; auto: "
+		   "async, unless the bucket is on this machine or --no-check is given",
+		   .def = "auto"),
 	OPT_FLAG("force", force, "overwrite the setting of an existing volume"),
 	OPT_FLAG("no-check", no_check,
 		 "do not test the object store, and do not check whether it has a volume of that "
@@ -332,7 +335,7 @@ static int change_volume(struct format *f, struct cfs_meta *meta, const struct c
 	what = r == 0 && !f->o.force ? needs_config(old, f->s) : NULL;
 	if (r == 0 && !what && f->o.replicate) {
 		r = replication_read(meta, &how);
-		if (r == 0 && (int)how.mode != f->o.replicate)
+		if (r == 0 && (int)how.mode != f->o.replicate - 1)
 			what = "replicate";
 	}
 	if (what) {
@@ -343,28 +346,55 @@ static int change_volume(struct format *f, struct cfs_meta *meta, const struct c
 	return r < 0 ? r : cfs_meta_format(meta, f->s, f->o.force, err);
 }
 
+static enum replication_mode mode_of(const struct format *f, struct cfs_meta *meta)
+{
+	char err[256];
+
+	if (f->o.replicate)
+		return (enum replication_mode)(f->o.replicate - 1);
+	return !f->o.no_check && volume_is_remote(f->o.storage) &&
+			       !replication_check_engine(meta, err)
+		       ? REPLICATION_ASYNC
+		       : REPLICATION_OFF;
+}
+
+/* The volume is made. A bucket that cannot be tried fails the command if replication was asked for. */
+static int replicate(const struct format *f, struct cfs_meta *meta, struct cfs_object_store *store,
+		     enum replication_mode mode, char err[256])
+{
+	int r = replication_set(meta, store, f->s->name, mode, REPLICATION_KEEP_S, err);
+
+	if (r == 0 || f->o.replicate)
+		return r;
+	fprintf(stderr,
+		"cachefs: warning: the metadata is not replicated: %s: switch that on with "
+		"`cachefs config --replicate async`\n",
+		err);
+	return 0;
+}
+
 static int make_volume(struct format *f, struct cfs_meta *meta, bool check, char err[256])
 {
 	struct cfs_object_store *store = NULL;
+	enum replication_mode mode = mode_of(f, meta);
 	struct cfs_setting *loaded;
 	int r = build_setting(f->name, &f->o, NULL, &f->s);
 
-	if (r == 0 && f->o.replicate)
+	if (r == 0 && mode)
 		r = replication_check_engine(meta, err);
-	if (r == 0 && (check || f->o.pem || f->o.replicate)) {
+	if (r == 0 && (check || f->o.pem || mode)) {
 		r = volume_open_objects(f->s, NULL, NULL, &store, err);
 		if (r == 0 && check)
 			r = probe_store(store, f->s, err);
 	}
 	if (r == 0)
 		r = cfs_meta_format(meta, f->s, f->o.force, err);
-	if (r == 0 && f->o.replicate && cfs_meta_load(meta, &loaded, err) == 0)
+	if (r == 0 && mode && cfs_meta_load(meta, &loaded, err) == 0)
 		cfs_setting_free(loaded);
 	if (r == 0 && check)
 		r = store_id(store, meta, f->s, err);
-	if (r == 0 && f->o.replicate)
-		r = replication_set(meta, store, f->s->name, (enum replication_mode)f->o.replicate,
-				    REPLICATION_KEEP_S, err);
+	if (r == 0 && mode)
+		r = replicate(f, meta, store, mode, err);
 	cfs_object_close(store);
 	return r;
 }

@@ -211,6 +211,21 @@ static void give_up(struct load *l, int r)
 			  strerror(-gone));
 }
 
+/* A dump does not say whether its volume was replicated. */
+static void advise_replication(const struct load *l)
+{
+	struct cfs_setting *s;
+	char err[256];
+
+	if (replication_check_engine(l->meta, err) || cfs_meta_load(l->meta, &s, err))
+		return;
+	if (volume_is_remote(s->storage))
+		fputs("The metadata is not replicated into the bucket: switch that on with "
+		      "`cachefs config --replicate async`.\n",
+		      stderr);
+	cfs_setting_free(s);
+}
+
 static void say_done(const struct load *l, const struct load_opts *o)
 {
 	if (o->common.json)
@@ -222,6 +237,7 @@ static void say_done(const struct load *l, const struct load_opts *o)
 		printf("%" PRIu64 " inodes and %" PRIu64 " names loaded\n", l->inodes, l->entries);
 	if (l->secrets_removed)
 		fputs("The dump has no secrets: set them with `cachefs config --keys`.\n", stderr);
+	advise_replication(l);
 }
 
 static bool is_usable(const struct load_opts *o, const char *file)

@@ -145,7 +145,7 @@ static const char *default_cache_dir(const struct serve *s, char *buf, size_t si
 	const char *storage = s->o->storage ? s->o->storage : s->setting->storage;
 	const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
 
-	if (!strcmp(storage, "file") || !strcmp(storage, "mem"))
+	if (!volume_is_remote(storage))
 		return "none";
 	if (xdg && *xdg == '/')
 		snprintf(buf, size, "%s/cachefs", xdg);

@@ -32,7 +32,7 @@ DEATHS = 40 if os.environ.get("CACHEFS_LONG") else int(os.environ.get("CACHEFS_T
 # -- the bucket is enough
 
 
-@pytest.mark.parametrize("mode,storage", [("async", "file"), ("sync", "s3"), ("async", "zstd")])
+@pytest.mark.parametrize("mode,storage", [("async", "file"), ("sync", "s3"), (None, "s3"), ("async", "zstd")])
 def test_the_bucket_alone_brings_a_volume_back(ws, request, mode, storage):
     if storage == "s3":
         vol = S3Volume(ws, request.getfixturevalue("s3"), replicate=mode)
@@ -494,6 +494,34 @@ def test_format_of_a_volume_that_exists_does_not_pretend(ws):
     ws.run("cachefs", *vol.format_args(replicate="async"), check=True)
     refused(ws, *vol.format_args(replicate="sync"), says="cachefs config --replicate")
     assert ask(ws, "status", vol.url)["replication"]["mode"] == "async"
+
+
+def test_format_replicates_into_a_bucket_elsewhere(ws, s3, via):
+    """Unless it is told otherwise. A load from a dump says that it does not."""
+
+    def mode(vol):
+        how = ask(ws, "status", vol.url)["replication"]
+        return how and how["mode"]
+
+    vol = S3Volume(ws, s3, replicate=None)
+    vol.format(storage="s3", bucket=vol.where, replicate=None)  # again: nothing changes
+    assert mode(vol) == "async"
+    refused(ws, *vol.format_args(storage="s3", bucket=vol.where, replicate="off"), env=s3.keys, says="--replicate")
+    assert mode(S3Volume(ws, s3, "off", replicate="off")) is None
+    via.add("PUT", "untried/testing/replica", status=403)
+    untried = S3Volume(ws, s3, "untried", url="%s/bucket" % via.url, format=False)
+    refused(ws, *untried.format_args(storage="s3", bucket=untried.where, replicate="async"), env=s3.keys, says="tried")
+    untried = S3Volume(ws, s3, "untried2", url="%s/bucket" % via.url, format=False)
+    via.add("PUT", "untried2/testing/replica", status=403)
+    assert "warning: the metadata is not replicated" in untried.format(storage="s3", bucket=untried.where, replicate=None).stderr
+    assert mode(untried) is None
+    unchecked = S3Volume(ws, s3, "unchecked", no_check=True, replicate=None)
+    unchecked.check_options = None
+    assert mode(unchecked) is None
+    assert mode(ws.volume("local")) is None
+    ws.run("cachefs", "dump", vol.url, ws.path("dump"), env=s3.keys, check=True)
+    r = ws.run("cachefs", "load", "sqlite3://%s" % ws.path("loaded.db"), ws.path("dump"), env=s3.keys, check=True)
+    assert "not replicated" in r.stderr
 
 
 def test_writeback_and_the_promise_of_sync(ws):

@@ -40,6 +40,7 @@ struct sqlite_conn {
 	sqlite3 *handle;
 	sqlite3_stmt *begin, *commit, *rollback;
 	sqlite3_stmt *stmt[SQL_STMT_COUNT];
+	bool completes_database; /* copies the log into it before it closes */
 };
 
 extern const struct sql_dialect sql_sqlite;
@@ -64,6 +65,8 @@ void sqlite_vfs_register(void);
 /* sqlite-log.c */
 void sqlite_checkpointer_init(struct sqlite_db *db);
 void sqlite_checkpointer_stop(struct sqlite_db *db);
+/* Copies what the log has into the database, as far as no reader needs it there. Errors are logged. */
+void sqlite_move_log(sqlite3 *handle);
 /* Makes the write connection report the length of its log to the checkpointer. */
 void sqlite_checkpointer_watch(struct sqlite_db *db, sqlite3 *handle);
 int sqlite_sync(struct sql_db *db, const struct cfs_ctx *ctx);

@@ -84,6 +84,14 @@ static int checkpoint(sqlite3 *handle)
 	return sqlite3_wal_checkpoint_v2(handle, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
 }
 
+void sqlite_move_log(sqlite3 *handle)
+{
+	int rc = checkpoint(handle);
+
+	if (rc)
+		report(handle, rc);
+}
+
 /* Syncs the database file, so that the last part of the checkpoint has little to sync. */
 static void sync_database(sqlite3 *handle)
 {
@@ -185,7 +193,6 @@ static int committed(void *arg, sqlite3 *handle, const char *name, int frames)
 {
 	struct sqlite_db *db = arg;
 	struct sqlite_checkpointer *k = &db->checkpointer;
-	int rc;
 
 	switch (atomic_load(&k->phase)) {
 	case SQLITE_CHECKPOINT_IDLE:
@@ -201,9 +208,7 @@ static int committed(void *arg, sqlite3 *handle, const char *name, int frames)
 			wait_for_bulk(k);
 		break;
 	case SQLITE_CHECKPOINT_BULK_MOVED:
-		rc = checkpoint(handle);
-		if (rc)
-			report(handle, rc);
+		sqlite_move_log(handle);
 		atomic_store(&k->phase, SQLITE_CHECKPOINT_IDLE);
 		break;
 	}

@@ -201,16 +201,19 @@ static void sqlite_disconnect(struct sql_conn *c)
 	sqlite3_finalize(s->rollback);
 	for (unsigned i = 0; i < SQL_STMT_COUNT; i++)
 		sqlite3_finalize(s->stmt[i]);
+	if (s->completes_database)
+		sqlite_move_log(s->handle);
 	sqlite3_close(s->handle);
 	free(s);
 }
 
 /*
- * For a replicated volume (src/replica): a connection that closes must not move the log into the
- * database, because replication continues from its position in the log. This includes commands
- * without a mount. src/cmd/access writes the record.
+ * For a replicated volume (src/replica): a connection that closes must not remove the log, because
+ * replication continues from its position in the log. This includes commands without a mount. The
+ * connection that writes copies the log into the database, so that the file is complete without the
+ * log. src/cmd/access writes the record.
  */
-static int keep_log(struct sqlite_db *db, sqlite3 *handle)
+static int keep_log(struct sqlite_db *db, struct sqlite_conn *s, bool writer)
 {
 	char *text = sqlite3_mprintf("SELECT 1 FROM \"%w%s\" WHERE name=CAST('%q' AS BLOB)",
 				     sql_bare_prefix(&db->sql), sql_record_table.name,
@@ -220,14 +223,16 @@ static int keep_log(struct sqlite_db *db, sqlite3 *handle)
 
 	if (!text)
 		return -ENOMEM;
-	rc = sqlite3_prepare_v2(handle, text, -1, &stmt, NULL);
+	rc = sqlite3_prepare_v2(s->handle, text, -1, &stmt, NULL);
 	if (!rc)
 		rc = sqlite3_step(stmt);
 	else if (rc == SQLITE_ERROR)
 		rc = SQLITE_DONE; /* the volume has no records, and so no table */
-	if (rc == SQLITE_ROW)
-		rc = sqlite3_db_config(handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
-	rc = sqlite_error(handle, rc, "replication record");
+	if (rc == SQLITE_ROW) {
+		s->completes_database = writer;
+		rc = sqlite3_db_config(s->handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+	}
+	rc = sqlite_error(s->handle, rc, "replication record");
 	sqlite3_finalize(stmt);
 	sqlite3_free(text);
 	return rc;
@@ -263,7 +268,7 @@ static int sqlite_connect(struct sql_db *sql, bool writer, struct sql_conn **ret
 	if (!r)
 		r = tune(s->handle, writer);
 	if (!r && !sql->read_only)
-		r = keep_log(db, s->handle);
+		r = keep_log(db, s, writer);
 	if (r) {
 		sqlite_disconnect(&s->sql);
 		return r;

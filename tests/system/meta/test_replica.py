@@ -4,6 +4,7 @@ one that comes back with less than was promised, or with two histories mixed."""
 
 import contextlib
 import errno
+import json
 import os
 import pathlib
 import random
@@ -244,6 +245,28 @@ def test_an_upgrade_goes_on_with_it(ws):
         assert mnt.stat("replica_fenced") == 0 and mnt.stat("replica_bases_total") == 0
     again = restore(ws, vol, "again.db")
     assert len(contents(again.mount("ro"))) == 6
+
+
+def test_the_database_is_complete_without_its_log(ws):
+    """As one may copy it after an unmount, or a command. The replica goes on all the same."""
+    vol = ws.volume(replicate="async")
+
+    def alone():
+        copy = shutil.copy(vol.db, ws.path("copy.db"))
+        with contextlib.closing(sqlite3.connect("file:%s?immutable=1" % copy, uri=True)) as db:
+            names = {bytes(name).decode() for (name,) in db.execute("SELECT name FROM jfs_edge")}
+            (setting,) = db.execute("SELECT value FROM jfs_setting WHERE name='format'").fetchone()
+            return names, json.loads(setting)["TrashDays"]
+
+    for n in range(1, 4):
+        mnt = vol.mount()
+        write(mnt / ("f%d" % n), b"x")
+        mnt.umount()
+        assert alone() == ({"f%d" % i for i in range(1, n + 1)}, n - 1)
+        ws.run("cachefs", "config", "--trash-days", str(n), vol.url, check=True)
+        assert alone()[1] == n
+    assert len({name.split("-")[1] for name in pieces(vol)}) == 1
+    clean(restore(ws, vol, "again.db"))
 
 
 def test_changes_of_another_program_become_a_base(ws):

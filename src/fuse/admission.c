@@ -36,60 +36,60 @@ void admission_fini(struct cfs_fuse *f)
 
 bool admission_try(struct cfs_fuse *f)
 {
-	struct admission *t = &f->admission;
+	struct admission *a = &f->admission;
 	bool mine;
 
-	pthread_mutex_lock(&t->lock);
-	mine = t->taken < t->max;
-	t->taken += mine;
-	pthread_mutex_unlock(&t->lock);
+	pthread_mutex_lock(&a->lock);
+	mine = a->taken < a->max;
+	a->taken += mine;
+	pthread_mutex_unlock(&a->lock);
 	return mine;
 }
 
-bool admission_queue(struct cfs_fuse *f, struct queued *a)
+bool admission_queue(struct cfs_fuse *f, struct queued *q)
 {
-	struct admission *t = &f->admission;
+	struct admission *a = &f->admission;
 	bool queued;
 
-	pthread_mutex_lock(&t->lock);
+	pthread_mutex_lock(&a->lock);
 	/* If a slot was freed meanwhile, its thread has left and would not run this request. */
-	queued = t->taken >= t->max && t->bytes + a->bytes <= t->bytes_max;
+	queued = a->taken >= a->max && a->bytes + q->bytes <= a->bytes_max;
 	if (queued) {
-		TAILQ_INSERT_TAIL(&t->queue, a, link);
-		t->bytes += a->bytes;
+		TAILQ_INSERT_TAIL(&a->queue, q, link);
+		a->bytes += q->bytes;
 	} else {
-		t->taken++;
+		a->taken++;
 	}
-	pthread_mutex_unlock(&t->lock);
+	pthread_mutex_unlock(&a->lock);
 	return queued;
 }
 
 void admission_release(struct cfs_fuse *f)
 {
-	struct admission *t = &f->admission;
-	struct queued *a;
+	struct admission *a = &f->admission;
+	struct queued *q;
 	bool passed_on = false;
 
 	do {
-		pthread_mutex_lock(&t->lock);
-		a = TAILQ_FIRST(&t->queue);
-		if (a) {
-			TAILQ_REMOVE(&t->queue, a, link);
-			t->bytes -= a->bytes;
+		pthread_mutex_lock(&a->lock);
+		q = TAILQ_FIRST(&a->queue);
+		if (q) {
+			TAILQ_REMOVE(&a->queue, q, link);
+			a->bytes -= q->bytes;
 		} else {
-			t->taken--;
+			a->taken--;
 		}
-		pthread_mutex_unlock(&t->lock);
-		if (a)
-			passed_on = a->run(a);
-	} while (a && !passed_on);
+		pthread_mutex_unlock(&a->lock);
+		if (q)
+			passed_on = q->run(q);
+	} while (q && !passed_on);
 }
 
-/* ---- changes ---- */
+/* ---- requests that may block ---- */
 
-static bool run_queued(struct queued *a)
+static bool run_queued(struct queued *q)
 {
-	struct blocking *ch = (struct blocking *)a;
+	struct blocking *ch = (struct blocking *)q;
 
 	cfs_activity_dequeue(ch->shown);
 	call_take(&ch->call);
@@ -98,10 +98,8 @@ static bool run_queued(struct queued *a)
 	return false;
 }
 
-/*
- * A thread of the ring that waits for a slot. It has the request's entry, and would find no other
- * work: so it carries the request out itself.
- */
+/* A thread of the ring that waits for a slot: it has nothing else to do until its own request is
+ * answered. */
 struct slot_wait {
 	struct queued queued; /* must be the first member */
 	struct cfs_fuse *fuse;
@@ -109,36 +107,36 @@ struct slot_wait {
 	bool mine; /* with admission.lock */
 };
 
-static bool pass_slot(struct queued *a)
+static bool pass_slot(struct queued *q)
 {
-	struct slot_wait *w = (struct slot_wait *)a;
-	struct admission *t = &w->fuse->admission;
+	struct slot_wait *w = (struct slot_wait *)q;
+	struct admission *a = &w->fuse->admission;
 
-	pthread_mutex_lock(&t->lock);
+	pthread_mutex_lock(&a->lock);
 	w->mine = true;
 	pthread_cond_signal(&w->got);
-	pthread_mutex_unlock(&t->lock);
+	pthread_mutex_unlock(&a->lock);
 	return true;
 }
 
 static void wait_for_slot(struct cfs_fuse *f)
 {
-	struct admission *t = &f->admission;
+	struct admission *a = &f->admission;
 	struct slot_wait w = {.queued = {.run = pass_slot}, .fuse = f};
 
 	pthread_cond_init(&w.got, NULL);
 	cfs_activity_wait(CFS_WAIT_QUEUE, 0, "requests that wait for data");
 	if (admission_queue(f, &w.queued)) {
-		pthread_mutex_lock(&t->lock);
+		pthread_mutex_lock(&a->lock);
 		while (!w.mine)
-			pthread_cond_wait(&w.got, &t->lock);
-		pthread_mutex_unlock(&t->lock);
+			pthread_cond_wait(&w.got, &a->lock);
+		pthread_mutex_unlock(&a->lock);
 	}
 	cfs_activity_wait_end();
 	pthread_cond_destroy(&w.got);
 }
 
-/* Copies its data and groups too: they belong to the thread until it reads another request. */
+/* Copies the request with its data and groups, which are in the receiving thread's memory. */
 static struct blocking *copy_blocking(const struct blocking *what)
 {
 	size_t groups_bytes = what->call.ctx.n_groups * sizeof(gid_t);

@@ -40,7 +40,7 @@ static bool over_io_uring(const struct cfs_fuse_conf *conf)
 	return conf->io_uring == CFS_IO_URING_ON;
 }
 
-/* The kernel ignores it with the write-back cache. */
+/* The kernel ignores passthrough with the write-back cache. */
 static bool passes_through(const struct cfs_fuse_conf *conf)
 {
 	return conf->passthrough && !conf->writeback_cache;
@@ -80,7 +80,7 @@ static const struct {
 	{"ASYNC_DIO", BIT(15), FUSE_CAP_ASYNC_DIO, always},
 	{"WRITEBACK_CACHE", BIT(16), FUSE_CAP_WRITEBACK_CACHE, with_writeback},
 	{"NO_OPEN_SUPPORT", BIT(17), FUSE_CAP_NO_OPEN_SUPPORT, NULL},
-	/* libfuse 3.14 takes the wish and does not send it. */
+	/* libfuse 3.14 takes the capability and does not send the flag. */
 	{"PARALLEL_DIROPS", BIT(18), FUSE_CAP_PARALLEL_DIROPS, always},
 	/* Without it the kernel clears setuid and setgid by setattr, only where they are set. */
 	{"HANDLE_KILLPRIV", BIT(19), FUSE_CAP_HANDLE_KILLPRIV, NULL},
@@ -93,9 +93,9 @@ static const struct {
 	{"EXPLICIT_INVAL_DATA", BIT(25), FUSE_CAP_EXPLICIT_INVAL_DATA, NULL},
 	{"MAP_ALIGNMENT", BIT(26), 0, NULL},
 	{"SUBMOUNTS", BIT(27), 0, NULL},
-	/* Clearing them is left to the mount, which knows the attributes. */
+	/* The mount, which knows the attributes, clears setuid and setgid. */
 	{"HANDLE_KILLPRIV_V2", BIT(28), 0, drops_set_id},
-	/* The request has another length then, which not every libfuse knows. */
+	/* It makes the request longer, which not every libfuse knows. */
 	{"SETXATTR_EXT", BIT(29), 0, NULL},
 	{"INIT_EXT", BIT(30), 0, always},
 	{"SECURITY_CTX", BIT(32), 0, NULL},

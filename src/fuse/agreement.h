@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Flags of both words; the headers at build time may lack those of the second one. */
+/* Flags by their bit in both words. The headers at build time may lack those of the second one. */
 #define INIT_HAS_EXPIRE_ONLY (1ULL << 35)
 #define INIT_PASSTHROUGH     (1ULL << 37)
 #define INIT_HAS_RESEND	     (1ULL << 39)
@@ -28,11 +28,11 @@ struct init_out {
 };
 _Static_assert(sizeof(struct init_out) == 64, "the layout is the kernel's");
 
-/* The flags that the mount would take. */
+/* The flags that the mount wants. */
 uint64_t agreement_wanted(const struct cfs_fuse_conf *conf);
 /*
- * The same for libfuse, by its own names: *ret_on are wanted, *ret_off are not. It keeps its
- * default for the rest.
+ * The same as capabilities of libfuse (FUSE_CAP_*): *ret_on are wanted, *ret_off are not. libfuse
+ * keeps its default for all others.
  */
 void agreement_caps(const struct cfs_fuse_conf *conf, uint64_t *ret_on, uint64_t *ret_off);
 

@@ -37,8 +37,8 @@ struct cfs_copy_file_range_out {
  */
 #define CFS_FUSE_TMPFILE 51
 
-/* A bit of `unique`: the kernel sends the request for the second time. Interface 7.40; the headers
- * at build time may lack it. */
+/* A bit of `unique`: the kernel sends the request again. Interface 7.40; the headers at build time
+ * may lack it. */
 #define CFS_REQUEST_RESENT (1ULL << 63)
 
 static inline bool request_is_resent(const struct cfs_request_id *id)
@@ -46,7 +46,7 @@ static inline bool request_is_resent(const struct cfs_request_id *id)
 	return id->unique & CFS_REQUEST_RESENT;
 }
 
-/* The same for both times. */
+/* The same each time the request is sent. */
 static inline uint64_t request_number(const struct cfs_request_id *id)
 {
 	return id->unique & ~CFS_REQUEST_RESENT;
@@ -62,10 +62,9 @@ struct cfs_request {
 	 */
 	struct fuse_in_header *in;
 	size_t len;
-	uint32_t gid; /* the caller's; in->gid is the session's, loop.c */
-	uint32_t
-		opcode; /* as the kernel sent it; in->opcode is the one that libfuse knows, loop.c */
-	bool other_node; /* it came for the inode's other node; in->nodeid is a number, passthrough.c */
+	/* As the kernel sent them. The header has what libfuse needs instead (loop.c). */
+	uint32_t gid, opcode;
+	bool other_node; /* sent for the inode's other node; in->nodeid is the inode's number */
 };
 
 /*
@@ -86,7 +85,7 @@ typedef int cfs_channel_reply_fn(struct cfs_channel *c, const struct cfs_request
  * Sends an unasked message (enum fuse_notify_code); iov as above. May wait for requests under way.
  */
 typedef int cfs_channel_notify_fn(struct cfs_channel *c, int code, struct iovec *iov, int n);
-/* Makes the requests that were received by a dead process and not answered come again. */
+/* Has the kernel send again the requests that a dead process received and did not answer. */
 typedef int cfs_channel_resend_fn(struct cfs_channel *c);
 
 struct cfs_channel_ops {
@@ -105,25 +104,25 @@ struct cfs_channel {
 /* ---- messages ---- */
 
 /*
- * Answers a request. The caller of one whose reply the kernel refuses gets EIO, so that it does not
- * wait for ever. Negative: nothing of the reply has arrived, as cfs_channel_reply_fn. op: for the
+ * Answers a request, as cfs_channel_reply_fn. When the kernel refuses the reply, the caller gets
+ * EIO, so that it does not wait for ever. Negative: nothing of the reply has arrived. op: for the
  * log.
  */
 int channel_reply(struct cfs_channel *c, const struct cfs_request_id *id, const char *op, int error,
 		  struct iovec *iov, int n);
 /* Answers with a number only. */
 int channel_reply_error(struct cfs_channel *c, const struct cfs_request_id *id, int error);
-/* Makes the kernel drop cached pages (off and len; len 0: to the end) and attributes of an inode; off
- * -1: attributes only. */
+/* Makes the kernel drop cached pages (off and len; len 0: to the end) and attributes of an inode.
+ * off -1: attributes only. */
 void channel_drop_inode(struct cfs_channel *c, uint64_t ino, int64_t off, int64_t len);
 /* Makes the kernel drop a cached name, and its directory's attributes. */
 void channel_drop_name(struct cfs_channel *c, uint64_t parent, const char *name, size_t len);
 /*
- * Makes the kernel look every name up again before it uses it. A kernel without that (interface
- * 7.44) keeps each name for the time it was told.
+ * Makes the kernel look up every cached name again before it uses it. A kernel older than interface
+ * 7.44 keeps each name for its cache timeout.
  */
 void channel_renew_names(struct cfs_channel *c);
-/* Resends, or logs that it cannot. */
+/* cfs_channel_resend_fn; logs a failure. */
 void channel_resend(struct cfs_channel *c);
 /* Whether the request changes content on behalf of a caller that may not keep setuid and setgid. */
 bool request_drops_set_id(const struct cfs_request *rq);

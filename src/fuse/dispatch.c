@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which thread runs what. On the classic device each handler runs on the thread that read the
- * request, and may block there. Only waits for file locks, which have no deadline, move to threads
- * of their own (ops-lock.c).
+ * The begin and end of each request, and the table of handlers. A handler runs on the thread that
+ * received the request. Other threads take over only requests that are queued (admission.c) and
+ * waits for file locks (ops-lock.c).
  */
 #include "fuse-internal.h"
 

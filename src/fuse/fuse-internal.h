@@ -15,19 +15,19 @@
 #include "device.h"
 #include "ring.h"
 
-#define WAITERS_MAX 1024
+#define WAITERS_MAX 1024 /* requests that wait for a file lock, each on a thread of its own */
 
 /* Requests of killed callers, which may be answered before they are carried out: killed.c. */
 #define KILLABLE_MAX	 1024
 #define KILLABLE_HANDLES 2
 struct killable {
 	/*
-	 * FREE: unused; CLAIMED: being filled in; RUNNING: carried out; EXAMINED: with the lock
-	 * held; ANSWERED: early.
+	 * FREE: unused; CLAIMED: being filled in; RUNNING: being carried out; EXAMINED: the killed
+	 * thread, holding the lock, is about to answer it; ANSWERED: early, and still carried out.
 	 */
 	_Atomic unsigned state;
 	_Atomic pid_t pid;
-	_Atomic uint64_t unique, start_ms; /* unique: of its cfs_request_id */
+	_Atomic uint64_t unique, start_ms; /* unique, entry: of its cfs_request_id */
 	void *entry;
 	uint64_t fh[KILLABLE_HANDLES];
 	bool pinned[KILLABLE_HANDLES];
@@ -42,14 +42,13 @@ struct cfs_fuse {
 
 	/* The connection; libfuse has a duplicate, on which it answers what has no handler. */
 	struct cfs_device device;
-	struct cfs_channel *channel; /* that requests come through: the device, or the ring */
+	struct cfs_channel *channel; /* the device, or the ring: where requests come from */
 	struct cfs_ring *ring;	     /* NULL: there is none */
-	size_t payload;		     /* of the largest request or answer, as agreed on */
-	struct own_answers *own;     /* libfuse-answers.c; NULL: the device takes them */
+	size_t payload;		     /* bytes of the largest request or answer, as agreed on */
+	struct own_answers *own;     /* NULL: libfuse writes its own answers to the device */
 
 	struct cfs_vfs_backing backing;
-	_Atomic bool
-		backing_refused; /* the kernel takes no file of the cache, and the log has it */
+	_Atomic bool backing_refused; /* the kernel takes no file of the cache; logged once */
 
 	int signal_fd, event_fd;
 	sigset_t old_mask;
@@ -59,8 +58,8 @@ struct cfs_fuse {
 	struct loop {
 		pthread_mutex_t lock;	/* protects the fields below; a leaf */
 		pthread_cond_t changed; /* signalled when the loop has ended or a reader is done */
-		TAILQ_HEAD(, receiver) readers;
-		struct receiver **reader; /* by place; a thread reads its own without the lock */
+		TAILQ_HEAD(, reader) readers;
+		struct reader **reader; /* by place; a thread reads its own without the lock */
 		unsigned n, idle, idle_max;
 		unsigned answered_early;
 		_Atomic bool ended;
@@ -72,8 +71,8 @@ struct cfs_fuse {
 	unsigned n_waiters;   /* threads that wait for a file lock, ops-lock.c */
 
 	struct {
-		pthread_mutex_t lock; /* held by a thread that changes the request of another one; a
-				       * leaf but for the handles */
+		pthread_mutex_t lock; /* held to answer another thread's request early; pinning
+				       * takes the lock of the handles under it */
 		struct killable *request;
 		pthread_t looker;
 		bool started;
@@ -142,15 +141,15 @@ struct cfs_activity_queued *call_show_queued(const struct call *c, const char *q
  */
 struct queued {
 	TAILQ_ENTRY(queued) link;
-	/* Answers the request, and frees a. True: another thread has got the slot for it. */
-	bool (*run)(struct queued *a);
+	/* Answers the request and frees q. True: another thread has got the slot for it. */
+	bool (*run)(struct queued *q);
 	size_t bytes; /* of memory that the request occupies */
 };
 void admission_init(struct cfs_fuse *f);
 void admission_fini(struct cfs_fuse *f);
 bool admission_try(struct cfs_fuse *f);
 /* Queues the request. False: the caller has got the slot instead, and runs it itself. */
-bool admission_queue(struct cfs_fuse *f, struct queued *a);
+bool admission_queue(struct cfs_fuse *f, struct queued *q);
 /* Runs the next queued request, or frees the slot when there is none. */
 void admission_release(struct cfs_fuse *f);
 
@@ -189,16 +188,16 @@ struct blocking {
 };
 /* Carries it out at once; with may_wait only after admission, which may queue it. */
 void blocking_run(struct blocking *ch, bool may_wait);
-/* Queues it: all slots are taken. */
+/* For a caller that found no free slot. A request of the ring waits for one on its own thread. */
 void blocking_queue(struct blocking *ch);
 
 /* reply.c; every request is answered exactly once. r: 0 or a negative errno. */
 void reply_status(struct call *c, int r);
 void reply_entry(struct call *c, int r, const struct cfs_vfs_entry *e);
-/* The name does not exist; the kernel may keep that so long. */
-void reply_absent(struct call *c, uint32_t entry_ms);
-/* The same at this node, whatever look-ups answer (cfs_vfs_node). */
+/* The entry at that node. 0: at the node that cfs_vfs_node() chooses, as reply_entry() does. */
 void reply_node(struct call *c, int r, const struct cfs_vfs_entry *e, cfs_ino_t node);
+/* The name does not exist. The kernel may cache that for entry_ms. */
+void reply_absent(struct call *c, uint32_t entry_ms);
 void reply_attr(struct call *c, int r, const struct cfs_vfs_attr *a);
 /* Closes the handle again if the kernel has dropped the request. */
 void reply_open(struct call *c, int r, const struct cfs_vfs_open *o);
@@ -210,9 +209,9 @@ void reply_written(struct call *c, int r, uint64_t n);
 void reply_copied(struct call *c, int r, uint64_t n, bool wide);
 void reply_seek(struct call *c, int r, uint64_t off);
 void reply_statfs(struct call *c, int r, const struct cfs_statfs *s);
-/* p->type is CFS_LOCK_NONE where no lock is in the way. */
+/* p->type is CFS_LOCK_NONE when no lock conflicts. */
 void reply_lock(struct call *c, int r, const struct cfs_plock *p);
-/* Of an extended attribute whose length only was asked for. */
+/* The length of an extended attribute, without its value. */
 void reply_size(struct call *c, uint64_t n);
 void reply_ioctl(struct call *c, const void *buf, size_t len);
 void reply_bytes(struct call *c, const void *buf, size_t len);
@@ -225,7 +224,7 @@ mode_t type_mode(uint8_t type);
 void call_drop(struct call *c);
 
 /* session.c */
-/* Requests come through the device, for that reason. */
+/* Falls back from the ring to the device, and logs why. */
 void session_without_ring(struct cfs_fuse *f, const char *why);
 /* Sets the kernel's read-ahead for the mount. Makes no request to the mount itself. */
 void session_tune_read_ahead(const struct cfs_fuse *f);
@@ -238,13 +237,13 @@ int negotiate_resume(struct cfs_fuse *f, char err[256]);
 void op_init(void *userdata, struct fuse_conn_info *conn);
 
 /* passthrough.c */
-/* Tells the VFS whether the connection has passthrough; of a resumed mount, too. */
+/* Tells the VFS whether the connection has passthrough. Also for a resumed mount. */
 void passthrough_begin(struct cfs_fuse *f);
-/* Makes the node of a request an inode number, before it is decoded. */
+/* Replaces the node id in a request by the inode number, before libfuse decodes it. */
 void take_node(struct cfs_request *rq);
-/* The node of an inode that the request names. */
+/* The node id with which the request names the inode. */
 cfs_ino_t node_of_request(const struct cfs_request *rq, fuse_ino_t ino);
-/* channel_drop_inode() of all nodes of the inode, from off on. */
+/* channel_drop_inode() for both nodes of the inode, from off to the end. */
 void drop_inode(const struct cfs_fuse *f, fuse_ino_t ino, int64_t off);
 
 /* loop.c */
@@ -260,15 +259,15 @@ void loop_end(struct cfs_fuse *f, int error);
  * done. Each allows one more thread, and at most doubles their number.
  */
 void loop_answered_early(struct cfs_fuse *f, int change);
-/* The request that a handler is called for; for that call. */
+/* The request that a handler is called for; valid until the handler returns. */
 const struct cfs_request *request_of(fuse_req_t req);
 /* Carries out a request of the ring; cfs_ring_conf. */
 void loop_serve_ring(void *arg, struct cfs_request *rq, unsigned place);
 
 /* libfuse-answers.c */
 /*
- * libfuse answers on its descriptor what has no handler. From here on the channel sends these
- * answers, so that those to requests of the ring do not go to the device. Until _stop().
+ * libfuse itself answers requests that have no handler, on its descriptor. Until _stop() the
+ * channel sends these answers: a request of the ring must be answered through the ring.
  */
 int own_answers_start(struct cfs_fuse *f);
 void own_answers_stop(struct cfs_fuse *f);
@@ -276,12 +275,13 @@ void own_answers_stop(struct cfs_fuse *f);
 /* killed.c */
 int killable_start(struct cfs_fuse *f);
 void killable_stop(struct cfs_fuse *f);
-/* Bracket the handling of a request; ino: the inode that it may have changed. */
+/* Bracket the handling of a request. NULL: it is never answered early. */
 struct killable *killable_begin(struct cfs_fuse *f, const struct cfs_request *rq);
-void killable_end(struct cfs_fuse *f, struct killable *r, uint64_t ino); /* or NULL */
+/* r may be NULL. ino: the inode that the request may have changed; 0: none. */
+void killable_end(struct cfs_fuse *f, struct killable *r, uint64_t ino);
 /*
- * Whether the thread, which has had a request under way for age_ms, is being killed. False where
- * /proc does not tell.
+ * Whether the thread `pid`, whose request began age_ms ago, is being killed. False where /proc does
+ * not tell.
  */
 bool caller_is_killed(pid_t pid, uint64_t age_ms);
 

@@ -31,13 +31,14 @@
 #include "base/thread.h"
 #include "fuse-internal.h"
 
-/* Each takes some microseconds, and a second covers all of them. */
+/* Threads that are looked up in /proc in a round, some microseconds each; rounds are LOOK_MS apart,
+ * so all requests are examined within a second. */
 #define LOOKS_MAX  128
 #define LOOK_MS	   100
-#define PROBES	   64
+#define PROBES	   64  /* places that are tried for a request */
 #define PF_EXITING 0x4 /* include/linux/sched.h */
 
-/* Where a request has its handles; false: it must not be answered early. */
+/* Finds the handles of a request. False: it must not be answered early. */
 static bool find_handles(const struct cfs_request *rq, uint64_t fh[KILLABLE_HANDLES])
 {
 	const struct fuse_in_header *in = rq->in;
@@ -58,7 +59,7 @@ static bool find_handles(const struct cfs_request *rq, uint64_t fh[KILLABLE_HAND
 			at = offsetof(struct fuse_setattr_in, fh);
 		break;
 	case FUSE_WRITE:
-		/* Cached pages have no caller: an error would go to a later fsync of another
+		/* Written-back pages have no caller: the error would go to the fsync of another
 		 * process. */
 		if (len < sizeof(struct fuse_write_in) ||
 		    (((const struct fuse_write_in *)(const void *)body)->write_flags &
@@ -161,15 +162,15 @@ static void unpin(struct cfs_fuse *f, const uint64_t fh[KILLABLE_HANDLES],
 void killable_end(struct cfs_fuse *f, struct killable *r, uint64_t ino)
 {
 	unsigned runs = KILLABLE_RUNNING;
-	bool left;
+	bool early;
 
 	if (!r || atomic_compare_exchange_strong(&r->state, &runs, KILLABLE_FREE))
 		return;
 	/* It is being examined, or was answered early. */
 	pthread_mutex_lock(&f->killed.lock);
-	left = atomic_load(&r->state) == KILLABLE_ANSWERED;
+	early = atomic_load(&r->state) == KILLABLE_ANSWERED;
 	pthread_mutex_unlock(&f->killed.lock);
-	if (left) {
+	if (early) {
 		loop_answered_early(f, -1);
 		unpin(f, r->fh, r->pinned);
 		/* At the early answer the kernel could not know what the request would change. */
@@ -204,7 +205,7 @@ static bool read_stat(pid_t pid, uint64_t field[STAT_COUNT])
 	return p;
 }
 
-/* Numbers of callers have no meaning in the /proc of another pid namespace. */
+/* False: /proc belongs to another pid namespace, where the callers have other numbers. */
 static bool proc_is_ours(void)
 {
 	char text[16] = "";
@@ -214,9 +215,9 @@ static bool proc_is_ours(void)
 }
 
 /*
- * Judged against the thread's state when the request began. A request without a waiting caller, as
- * of aio, may outlive its thread, whose number is then reused. A fatal signal arrives as SIGKILL
- * (kernel/signal.c); one that also dumps core does not, and waits for the answer.
+ * A request without a waiting caller, as of aio, may outlive its thread: a thread of that number
+ * that started after the request is another one. A fatal signal arrives as SIGKILL
+ * (kernel/signal.c). One that dumps core does not, and its thread waits for the answer.
  */
 static bool is_killed(pid_t pid, uint64_t age_ms)
 {
@@ -239,12 +240,12 @@ bool caller_is_killed(pid_t pid, uint64_t age_ms)
 	return pid && proc_is_ours() && is_killed(pid, age_ms);
 }
 
-static void leave(struct cfs_fuse *f, struct killable *r, uint64_t unique)
+static void answer_early(struct cfs_fuse *f, struct killable *r, uint64_t unique)
 {
 	struct cfs_request_id id;
 	unsigned i, runs = KILLABLE_RUNNING;
 	uint64_t fh[KILLABLE_HANDLES];
-	bool pinned[KILLABLE_HANDLES], left = false;
+	bool pinned[KILLABLE_HANDLES], early = false;
 
 	pthread_mutex_lock(&f->killed.lock);
 	if (!atomic_compare_exchange_strong(&r->state, &runs, KILLABLE_EXAMINED)) {
@@ -257,12 +258,12 @@ static void leave(struct cfs_fuse *f, struct killable *r, uint64_t unique)
 		r->pinned[i] = r->unique == unique && fh[i] && cfs_vfs_pin(f->vfs, fh[i]);
 	if (r->unique == unique) {
 		id = (struct cfs_request_id){.unique = unique, .entry = r->entry};
-		left = channel_reply_error(f->channel, &id, -EINTR) == 0;
+		early = channel_reply_error(f->channel, &id, -EINTR) == 0;
 	}
 	memcpy(pinned, r->pinned, sizeof(pinned));
-	atomic_store(&r->state, left ? KILLABLE_ANSWERED : KILLABLE_RUNNING);
+	atomic_store(&r->state, early ? KILLABLE_ANSWERED : KILLABLE_RUNNING);
 	pthread_mutex_unlock(&f->killed.lock);
-	if (left)
+	if (early)
 		loop_answered_early(f, 1);
 	else
 		unpin(f, fh, pinned);
@@ -287,7 +288,7 @@ static bool look(struct cfs_fuse *f)
 			continue;
 		n_looks++;
 		if (is_killed(atomic_load(&r->pid), now_ms - start_ms))
-			leave(f, r, unique);
+			answer_early(f, r, unique);
 	}
 	f->killed.next = (f->killed.next + i) % KILLABLE_MAX;
 	return any;

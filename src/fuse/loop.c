@@ -21,8 +21,8 @@
 #define WAKE_SIGNAL   SIGUSR1
 #define WAKE_EVERY_MS 20
 
-struct receiver {
-	TAILQ_ENTRY(receiver) link;
+struct reader {
+	TAILQ_ENTRY(reader) link;
 	struct cfs_fuse *f;
 	pthread_t thread;
 	unsigned place; /* in loop.reader */
@@ -44,7 +44,7 @@ static unsigned idle_threads(unsigned max_threads)
 	return CFS_MIN(max_threads, (unsigned)CFS_MAX(2 * cpus, MIN_IDLE));
 }
 
-/* With those for requests that were answered early. */
+/* Up to as many again are started for requests that were answered early (loop_answered_early). */
 static unsigned threads_max(const struct cfs_fuse *f)
 {
 	return 2 * f->conf.max_threads;
@@ -56,7 +56,7 @@ int loop_init(struct cfs_fuse *f)
 	cfs_cond_init(&f->loop.changed);
 	TAILQ_INIT(&f->loop.readers);
 	f->loop.idle_max = idle_threads(f->conf.max_threads);
-	f->loop.reader = calloc(threads_max(f), sizeof(struct receiver *));
+	f->loop.reader = calloc(threads_max(f), sizeof(struct reader *));
 	return f->loop.reader ? 0 : -ENOMEM;
 }
 
@@ -78,7 +78,7 @@ void loop_end(struct cfs_fuse *f, int error)
 }
 
 /* False: the loop has ended, and the kernel may send the request to another process. */
-static bool receive(struct receiver *r)
+static bool receive(struct reader *r)
 {
 	struct cfs_fuse *f = r->f;
 	int n = -EAGAIN;
@@ -111,13 +111,14 @@ const struct cfs_request *request_of(fuse_req_t req)
 }
 
 /*
- * libfuse decodes the request and calls its handler. Of the request's header, every libfuse passes
- * on only the caller's ids, and it does not look at the group id: that is replaced by the reader's
- * place, by which the handler finds the request.
+ * libfuse decodes the request and calls its handler. Of the header, every libfuse passes on only
+ * the caller's ids, and it does not look at the group id. So the reader's place stands there, by
+ * which the handler finds the request.
+ *
  * Two requests that not every libfuse knows have the arguments of others: FUSE_TMPFILE those of
- * FUSE_CREATE, and FUSE_COPY_FILE_RANGE_64 those of FUSE_COPY_FILE_RANGE.
- * Refusing the latter is not an option: after two refusals at the same time the kernel uses neither
- * form, and copies by reading and writing until the mount ends.
+ * FUSE_CREATE, and FUSE_COPY_FILE_RANGE_64 those of FUSE_COPY_FILE_RANGE. The latter cannot be
+ * refused instead: after two refusals at the same time the kernel uses neither form, and copies by
+ * reading and writing until the mount ends.
  */
 static void handle(struct cfs_fuse *f, struct cfs_request *rq, unsigned place)
 {
@@ -156,7 +157,7 @@ static unsigned free_place(const struct cfs_fuse *f)
 }
 
 /* Called with loop.lock held, or after the threads. */
-static void remove_reader(struct receiver *r)
+static void remove_reader(struct reader *r)
 {
 	TAILQ_REMOVE(&r->f->loop.readers, r, link);
 	r->f->loop.reader[r->place] = NULL;
@@ -169,7 +170,7 @@ static void *read_requests(void *arg);
 /* Called with loop.lock held, which the thread's first step takes. */
 static int start_reader(struct cfs_fuse *f)
 {
-	struct receiver *r = calloc(1, sizeof(*r));
+	struct reader *r = calloc(1, sizeof(*r));
 	int ret = -ENOMEM;
 
 	if (!r)
@@ -224,7 +225,7 @@ static bool begin_request(struct cfs_fuse *f)
 }
 
 /* False: this thread is surplus, and its reader is freed. */
-static bool end_request(struct receiver *r)
+static bool end_request(struct reader *r)
 {
 	struct cfs_fuse *f = r->f;
 	bool spare;
@@ -244,7 +245,7 @@ static bool end_request(struct receiver *r)
 
 static void *read_requests(void *arg)
 {
-	struct receiver *r = arg;
+	struct reader *r = arg;
 	struct cfs_fuse *f = r->f;
 	sigset_t set;
 
@@ -266,7 +267,7 @@ static void *read_requests(void *arg)
 /* Called with loop.lock held. False when none is left. */
 static bool wake_readers(struct cfs_fuse *f)
 {
-	struct receiver *r;
+	struct reader *r;
 	bool any = false;
 
 	TAILQ_FOREACH(r, &f->loop.readers, link)
@@ -282,7 +283,7 @@ static void on_wake(int signo)
 {
 }
 
-/* Without the ring, the kernel uses the device. */
+/* On failure the kernel uses the device. */
 static void start_ring(struct cfs_fuse *f)
 {
 	int r = f->ring ? own_answers_start(f) : 0;
@@ -297,11 +298,10 @@ static void start_ring(struct cfs_fuse *f)
 		 f->mount_point, cfs_errname(r));
 }
 
-/* A signal that comes just before read(2) is lost, hence the repetition. */
 int loop_run(struct cfs_fuse *f)
 {
 	struct sigaction wake_action = {.sa_handler = on_wake};
-	struct receiver *r;
+	struct reader *r;
 	int ret;
 
 	sigaction(WAKE_SIGNAL, &wake_action, NULL);
@@ -312,6 +312,7 @@ int loop_run(struct cfs_fuse *f)
 	pthread_mutex_lock(&f->loop.lock);
 	while (ret == 0 && !atomic_load(&f->loop.ended))
 		pthread_cond_wait(&f->loop.changed, &f->loop.lock);
+	/* A signal just before read(2) is lost, so it is sent again. */
 	while (wake_readers(f))
 		cfs_cond_wait(&f->loop.changed, &f->loop.lock, cfs_deadline_in(WAKE_EVERY_MS));
 	pthread_mutex_unlock(&f->loop.lock);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Negotiation of a mount with the kernel in its first request, FUSE_INIT. A successor process
- * replays that request to its own libfuse. Only the first answer is read here: while libfuse
- * writes it, the session's descriptor is a socket. So the answer carries the flags of the table
- * (agreement.h), also those that this libfuse does not know.
+ * Negotiation with the kernel by its first request, FUSE_INIT. libfuse writes its answer to a
+ * socket. Here the flags in it are replaced by those of the table (agreement.h), some of which this
+ * libfuse may not know, and the answer is sent to the kernel. A successor process replays the
+ * request to its own libfuse and drops the answer.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +36,7 @@ static void choose(struct cfs_fuse *f, struct fuse_conn_info *conn)
 	conn->want = (conn->want & ~(unsigned)off) | (conn->capable & (unsigned)on);
 }
 
-/* A later process cannot change settings that the kernel got at the start. */
+/* A successor process cannot change what the kernel was told at the start. */
 void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct cfs_fuse *f = userdata;
@@ -97,7 +97,7 @@ static void keep_init(struct cfs_fuse *f, const void *buf, size_t len)
 	atomic_store(&h->init_len, (uint32_t)len);
 }
 
-/* libfuse negotiates over a socket: its answer arrives here and not at the kernel. */
+/* Has libfuse answer the request, and catches the answer in a socket. */
 static int agree(struct cfs_fuse *f, void *buf, size_t len, struct init_answer *ret,
 		 size_t *ret_len)
 {
@@ -135,7 +135,7 @@ static uint64_t offered_flags(const void *request, size_t len)
 	return in.flags | (in.flags & FUSE_INIT_EXT ? (uint64_t)in.flags2 << 32 : 0);
 }
 
-/* Sets the flags of the answer, of which libfuse knows some and forgets others. */
+/* Sets the flags of the answer, and describes the agreement in conf.agreement. */
 static void amend(struct cfs_fuse *f, const void *buf, size_t len, struct init_answer *a)
 {
 	struct cfs_agreement *ret = f->conf.agreement;

@@ -7,7 +7,7 @@
 #include "base/bytes.h"
 #include "fuse-internal.h"
 
-#define LISTING_MAX (32u << 10) /* on the stack; larger replies get this much */
+#define LISTING_MAX (32u << 10) /* bytes of a reply, which is made on the stack */
 
 struct dir_reply {
 	struct cfs_vfs *vfs;
@@ -34,7 +34,7 @@ static int add_entry(void *arg, const struct cfs_vfs_dirent *d)
 	size_t before = l->plus ? offsetof(struct fuse_direntplus, dirent) : 0;
 	size_t used = before + FUSE_NAME_OFFSET + d->name_len, size = FUSE_DIRENT_ALIGN(used);
 	uint8_t *at = l->buf + l->used;
-	/* Without an entry node id 0: "not known", the kernel looks it up. */
+	/* Node id 0 makes the kernel look the name up. */
 	struct fuse_entry_out e = {.attr = {.ino = d->ino, .mode = type_mode(d->type)}};
 	struct fuse_dirent head;
 

@@ -63,13 +63,13 @@ struct read_slot {
 
 static bool take_read_slot(void *arg)
 {
-	struct read_slot *t = arg;
+	struct read_slot *slot = arg;
 
-	if (!t->mine && !t->refused) {
-		t->mine = admission_try(t->fuse);
-		t->refused = !t->mine;
+	if (!slot->mine && !slot->refused) {
+		slot->mine = admission_try(slot->fuse);
+		slot->refused = !slot->mine;
 	}
-	return t->mine;
+	return slot->mine;
 }
 
 static void apply_read(struct blocking *ch)
@@ -121,7 +121,7 @@ static int drop_set_id(struct call *c, fuse_ino_t ino, uint64_t fh)
 {
 	int r = cfs_vfs_drop_set_id(c->vfs, &c->ctx, fh);
 
-	if (r > 0) /* drops the kernel's attributes only, not its pages */
+	if (r > 0) /* the kernel's attributes are old; its pages are not */
 		drop_inode(c->fuse, ino, -1);
 	return r < 0 ? r : 0;
 }
@@ -137,8 +137,7 @@ static void apply_write(struct blocking *ch)
 	if (r == 0)
 		r = cfs_vfs_write(c->vfs, &c->ctx, ch->fh, at, ch->append, ch->iov, ch->n_iov, &at);
 	reply_written(c, r, ch->size);
-	/* Another mount has extended the file: the kernel's pages hold the data at a wrong
-	 * offset. */
+	/* Another mount has extended the file: the kernel has the data at the wrong offset. */
 	if (r == 0 && at != ch->off)
 		drop_inode(c->fuse, ch->ino, (int64_t)ch->off);
 }
@@ -258,8 +257,8 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
 
 #define COPY_STEP ((uint64_t)1 << 30) /* bounds the metadata transactions of a copy */
 
-/* Ends early when the source does, when the caller gives up, and at an error behind copied bytes:
- * the caller continues with the rest, and gets the error then. */
+/* Ends early at the end of the source, when the caller is interrupted, and at an error after some
+ * bytes: the caller goes on with the rest, and gets the error then. */
 static int copy_range(struct blocking *ch, uint64_t *ret_copied)
 {
 	const struct cfs_ctx *ctx = &ch->call.ctx;
@@ -331,7 +330,7 @@ void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse
 	call_args(&c, "%" PRIu64 ",%lld,%d", ino, (long long)off, whence);
 	if (whence != SEEK_DATA && whence != SEEK_HOLE)
 		r = -EINVAL;
-	/* Pages that only the kernel has are no hole, so it answers itself: all is data. */
+	/* The kernel has pages that are not written back. ENOSYS makes it answer itself: all is data. */
 	else if (c.fuse->conf.writeback_cache)
 		r = -ENOSYS;
 	else if (off < 0)

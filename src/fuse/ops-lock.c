@@ -93,7 +93,7 @@ static int wait_for_lock(const struct lock_waiter *what)
 
 static void lock(struct lock_waiter *w, bool wait)
 {
-	/* An unlock waits until files closed before can be seen by the next holder. */
+	/* An unlock waits until the next holder of the lock can see what closed files had written. */
 	bool unlocks = w->lock.type == CFS_LOCK_NONE && cfs_vfs_has_closed(w->call.vfs);
 	int r = unlocks ? -EAGAIN : set_lock(w, false);
 
@@ -138,7 +138,7 @@ static int to_plock(const struct flock *in, struct cfs_plock *ret)
 	default:
 		return -EINVAL;
 	}
-	/* The kernel hands in absolute ranges; length 0 is up to the end. */
+	/* Ranges of the kernel are absolute; length 0 means to the end. */
 	ret->pid = (uint32_t)in->l_pid;
 	ret->start = (uint64_t)in->l_start;
 	ret->end = in->l_len ? (uint64_t)in->l_start + (uint64_t)in->l_len - 1 : INT64_MAX;

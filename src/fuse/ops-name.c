@@ -17,7 +17,7 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	r = cfs_vfs_lookup(c.vfs, &c.ctx, parent, name, strlen(name), &e);
 	if (r == -ENOENT && e.entry_ms)
 		reply_absent(&c, e.entry_ms);
-	/* The kernel asks for the node of a file handle, and takes no other one. */
+	/* The kernel asks for the node id of an exported file handle, and accepts no other. */
 	else if (!strcmp(name, "."))
 		reply_node(&c, r, &e, node_of_request(request_of(req), e.ino));
 	else
@@ -236,7 +236,7 @@ static void apply_rename(struct blocking *ch)
 
 	in.src_name = ch->iov[0].iov_base;
 	in.dst_name = in.src_name + in.src_len + 1;
-	if (ch->n_iov > 1) /* not queued */
+	if (ch->n_iov > 1) /* it was not queued, which joins the names */
 		in.dst_name = ch->iov[1].iov_base;
 	reply_status(c, cfs_vfs_rename(c->vfs, &c->ctx, &in));
 }

@@ -5,55 +5,47 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "fuse-internal.h"
 
 #define SMALL 1024
 
-/* size 0 asks for the length only. */
-static void reply_value(struct call *c, ssize_t n, const char *buf, size_t size)
+/* The value of `name`, or the list of names for NULL. size 0 asks for the length only. */
+static void get(struct call *c, fuse_ino_t ino, const char *name, size_t size)
 {
+	size_t room = CFS_MIN(size, (size_t)CFS_XATTR_VALUE_MAX);
+	char small[SMALL], *buf = room > sizeof(small) ? malloc(room) : small;
+	ssize_t n = -ENOMEM;
+
+	if (buf)
+		n = name ? cfs_vfs_getxattr(c->vfs, &c->ctx, ino, name, buf, room)
+			 : cfs_vfs_listxattr(c->vfs, &c->ctx, ino, buf, room);
 	if (n < 0)
 		reply_status(c, (int)n);
 	else if (size == 0)
 		reply_size(c, (uint64_t)n);
 	else
 		reply_bytes(c, buf, (size_t)n);
+	if (buf != small)
+		free(buf);
 }
 
 void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 {
-	char small[SMALL], *buf = small;
 	struct call c;
-	ssize_t n;
 
 	call_begin(&c, req, "getxattr");
 	call_args(&c, "%" PRIu64 ",%s,%zu", ino, name, size);
-	if (size > CFS_XATTR_VALUE_MAX)
-		size = CFS_XATTR_VALUE_MAX;
-	if (size > sizeof(small))
-		buf = malloc(size);
-	n = buf ? cfs_vfs_getxattr(c.vfs, &c.ctx, ino, name, buf, size) : -ENOMEM;
-	reply_value(&c, n, buf, size);
-	if (buf != small)
-		free(buf);
+	get(&c, ino, name, size);
 }
 
 void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 {
-	char small[SMALL], *buf = small;
 	struct call c;
-	ssize_t n;
 
 	call_begin(&c, req, "listxattr");
 	call_args(&c, "%" PRIu64 ",%zu", ino, size);
-	if (size > CFS_XATTR_VALUE_MAX)
-		size = CFS_XATTR_VALUE_MAX;
-	if (size > sizeof(small))
-		buf = malloc(size);
-	n = buf ? cfs_vfs_listxattr(c.vfs, &c.ctx, ino, buf, size) : -ENOMEM;
-	reply_value(&c, n, buf, size);
-	if (buf != small)
-		free(buf);
+	get(&c, ino, NULL, size);
 }
 
 void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,
@@ -75,11 +67,10 @@ void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 	reply_status(&c, cfs_vfs_removexattr(c.vfs, &c.ctx, ino, name));
 }
 
-/* ---- inode flags: chattr(1), lsattr(1) ---- */
+/* ---- inode flags: chattr(1), lsattr(1). Each function replies, unless it returns an error ---- */
 
-/* These reply, unless they return an error. */
-
-#define FLAGS_SIZE sizeof(uint32_t) /* an int, although the number says long: ioctl_iflags(2) */
+/* Flags are an int, although the ioctl's number says long: ioctl_iflags(2). */
+#define FLAGS_SIZE sizeof(uint32_t)
 
 static int get_flags(struct call *c, fuse_ino_t ino, size_t out_size)
 {

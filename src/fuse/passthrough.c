@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Files that the kernel reads without the mount: their ids, and the second node id of a file
- * (cfs_vfs_node). Handlers know inode numbers; the bit that tells both nodes of a file apart is
- * taken off a request before it is decoded, and only an open gets it back.
+ * (cfs_vfs_node). Handlers know inode numbers only: the bit that distinguishes both nodes of a file
+ * is taken off a request before it is decoded. An open and a look-up of "." ask for it
+ * (node_of_request).
  */
 #include <errno.h>
 #include <sys/ioctl.h>
@@ -62,7 +63,7 @@ static void close_backing(void *arg, int id)
 	const struct cfs_fuse *f = arg;
 	uint32_t number = (uint32_t)id;
 
-	/* ENOENT: another process had closed it before it died. */
+	/* ENOENT: a process that has died had closed it. */
 	if (ioctl(f->device.fd, BACKING_CLOSE, &number) < 0 && errno != ENOENT)
 		cfs_debug("a file that the kernel reads stays open until the mount ends: mount=%s "
 			  "error=%s",

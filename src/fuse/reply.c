@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Replies, as fuse(4) has them. They leave through the session's channel; libfuse only forgets the
- * request.
- */
+/* Replies in the format of fuse(4), sent through the channel. libfuse only frees its request. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -17,7 +14,7 @@
 #define BLKSIZE	     65536
 #define STATFS_BSIZE 4096
 #define IOV_INLINE   32
-#define IOV_REPLY    (IOV_MAX - 1) /* pieces; the header takes one of what writev(2) takes */
+#define IOV_REPLY    (IOV_MAX - 1) /* pieces of one writev(2), beside the header */
 
 mode_t type_mode(uint8_t type)
 {
@@ -55,7 +52,7 @@ static int answer(struct call *c, int error, struct iovec *iov, int n)
 	return r;
 }
 
-/* Nothing is sent but the header for len 0. */
+/* len 0: sends the header only. */
 static int answer_bytes(struct call *c, const void *buf, size_t len)
 {
 	struct iovec iov[2] = {{0}, {.iov_base = (void *)buf, .iov_len = len}};
@@ -63,8 +60,8 @@ static int answer_bytes(struct call *c, const void *buf, size_t len)
 	return answer(c, 0, iov, len ? 2 : 1);
 }
 
-/* volume-format section 5: blocks count 512 bytes each of the length; only types with data have
- * any. */
+/* Volume format, section 5: blocks of 512 bytes are counted from the length, not from what is
+ * stored. */
 static void fill_attr(struct fuse_attr *ret, cfs_ino_t ino, const struct cfs_attr *a)
 {
 	memset(ret, 0, sizeof(*ret));
@@ -128,21 +125,16 @@ static void reply_struct(struct call *c, int r, const void *out, size_t size)
 
 void reply_entry(struct call *c, int r, const struct cfs_vfs_entry *e)
 {
-	struct fuse_entry_out out;
-
-	if (r == 0)
-		fill_entry(c->vfs, &out, e);
-	reply_struct(c, r, &out, sizeof(out));
+	reply_node(c, r, e, 0);
 }
-
 void reply_node(struct call *c, int r, const struct cfs_vfs_entry *e, cfs_ino_t node)
 {
 	struct fuse_entry_out out;
 
-	if (r == 0) {
+	if (r == 0)
 		fill_entry(c->vfs, &out, e);
+	if (r == 0 && node)
 		out.nodeid = node;
-	}
 	reply_struct(c, r, &out, sizeof(out));
 }
 
@@ -191,7 +183,9 @@ static struct open_out to_open(const struct cfs_vfs_open *o)
 	};
 }
 
-void reply_open(struct call *c, int r, const struct cfs_vfs_open *o)
+/* release: closes the handle. When the reply does not arrive, the kernel sends no release. */
+static void reply_handle(struct call *c, int r, const struct cfs_vfs_open *o,
+			 int (*release)(struct cfs_vfs *, const struct cfs_ctx *, uint64_t))
 {
 	struct open_out out;
 
@@ -200,10 +194,19 @@ void reply_open(struct call *c, int r, const struct cfs_vfs_open *o)
 		return;
 	}
 	out = to_open(o);
-	/* The kernel does not know the handle, no release will come. */
 	if (answer_bytes(c, &out, sizeof(out)) < 0)
-		cfs_vfs_release(c->vfs, &c->ctx, o->fh);
+		release(c->vfs, &c->ctx, o->fh);
 	call_end(c, 0);
+}
+
+void reply_open(struct call *c, int r, const struct cfs_vfs_open *o)
+{
+	reply_handle(c, r, o, cfs_vfs_release);
+}
+
+void reply_opendir(struct call *c, int r, const struct cfs_vfs_open *o)
+{
+	reply_handle(c, r, o, cfs_vfs_releasedir);
 }
 
 void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
@@ -225,20 +228,6 @@ void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
 	open = to_open(o);
 	if (answer(c, 0, iov, 3) < 0)
 		cfs_vfs_release(c->vfs, &c->ctx, o->fh);
-	call_end(c, 0);
-}
-
-void reply_opendir(struct call *c, int r, const struct cfs_vfs_open *o)
-{
-	struct open_out out;
-
-	if (r < 0) {
-		reply_status(c, r);
-		return;
-	}
-	out = to_open(o);
-	if (answer_bytes(c, &out, sizeof(out)) < 0)
-		cfs_vfs_releasedir(c->vfs, &c->ctx, o->fh);
 	call_end(c, 0);
 }
 
@@ -328,9 +317,7 @@ void reply_bytes(struct call *c, const void *buf, size_t len)
 	reply_struct(c, 0, buf, len);
 }
 
-/*
- * True when each piece has a page and all fit into iov[1] and on: the reply then needs no memory.
- */
+/* Lists the pieces in iov[1] and on. False: there are too many, or one has no page. */
 static bool inline_iov(const struct cfs_segs *s, struct iovec iov[1 + IOV_INLINE])
 {
 	size_t i;
@@ -358,7 +345,7 @@ static int answer_joined(struct call *c, const struct cfs_segs *s)
 	return 0;
 }
 
-/* Copies the vector, or the pieces into one allocation. */
+/* Replies from an allocated vector. Joins the pieces when writev(2) does not take so many. */
 static int answer_copied(struct call *c, const struct cfs_segs *s)
 {
 	struct iovec *pieces, *iov;

@@ -17,7 +17,7 @@ bool ring_is_switched_on(void)
 	return fd >= 0 && read(fd, &c, 1) == 1 && c == 'Y';
 }
 
-/* The length of the first argument is not told: the whole length is, and the payload's. */
+/* The kernel does not tell the first argument's length: it is the whole without the payload. */
 struct fuse_in_header *ring_join(uint8_t *page, size_t payload, size_t *ret_len)
 {
 	const struct ring_header *h = (const void *)page;

@@ -29,7 +29,10 @@ struct ring_command {
 	uint8_t padding[6];
 };
 
-/* A header, and the payload behind it. The end of the page has room for what belongs before it. */
+/*
+ * An entry is a page with the header, and the payload behind that page. ring_join() puts the request's
+ * header and first argument at the end of the page, directly before the payload.
+ */
 #define RING_PAGE 4096
 _Static_assert(sizeof(struct ring_header) + sizeof(struct fuse_in_header) + RING_HEADER_BYTES <=
 		       RING_PAGE,
@@ -37,10 +40,10 @@ _Static_assert(sizeof(struct ring_header) + sizeof(struct fuse_in_header) + RING
 
 /*
  * Joins the parts of a request. page: an entry's buffers, with `payload` bytes behind the first
- * page. NULL: lengths that contradict each other.
+ * page. NULL: the lengths contradict each other.
  */
 struct fuse_in_header *ring_join(uint8_t *page, size_t payload, size_t *ret_len);
-/* Writes an answer; iov[0] is left out. -EINVAL: it has more than `payload` bytes. */
+/* Writes an answer; iov[0] is ignored. -EINVAL: it has more than `payload` bytes. */
 int ring_write_answer(uint8_t *page, size_t payload, uint64_t unique, int error,
 		      const struct iovec *iov, int n);
 

@@ -27,18 +27,16 @@
 #define WAKE_EVERY_MS 20
 #define START_MS      10000
 #define PARK_MS	      1000
-/* How often the watch thread looks for answers that no thread hands over, and for blind queues. */
-#define WATCH_MS   5
-#define WATCH_IDLE 64 /* times without anything new, and the thread sleeps */
-/* Entries of a queue beyond those whose threads wait. */
-#define SPARE	     4U
-#define WATCH_FAR_MS 3600000
-/* Before a child makes a request, which keeps the mount busy for that moment; the longest pause. */
+/* How often the watch thread looks for answers that no thread hands over, and for stalled queues. */
+#define WATCH_MS	5
+#define WATCH_IDLE	64	/* rounds without anything to do, after which it sleeps */
+#define WATCH_ASLEEP_MS 3600000 /* at most, until it is poked */
+/* The first and the longest pause before a child makes a request, which keeps the mount busy. */
 #define NUDGE_MS     250
 #define NUDGE_MAX_MS 4000
 /*
- * A request of at most that many bytes is carried out from the thread's copy, so that its entry can
- * be used again as soon as it is answered.
+ * A request of at most that many bytes is copied and carried out from the copy: its entry can then
+ * be used again as soon as another thread has answered it.
  */
 #define COPY_MAX (16u << 10)
 
@@ -48,29 +46,30 @@ struct queue {
 	_Atomic unsigned n_entries;
 	_Atomic unsigned parked; /* of these, with a request that another thread answers */
 	/*
-	 * A registration does not make the kernel look at the requests that wait for an entry. Handing
-	 * over an answer does (fs/fuse/dev_uring.c). So these are compared: entries that were added
-	 * while the ring served, and how many of them were there when none waited.
+	 * Registering an entry does not make the kernel look at the requests that wait for one.
+	 * Handing over an answer does (fs/fuse/dev_uring.c). added: entries that were added while the
+	 * ring served. seen: its value when the kernel last had no request waiting. A difference
+	 * means that the queue may be stalled.
 	 */
 	_Atomic unsigned added, seen;
-	/* The watch thread's. */
-	uint64_t nudge_ms, pause_ms; /* when the next child is due; 0: none */
+	/* Used by the watch thread only. */
+	uint64_t nudge_ms, pause_ms; /* when the next child is due; pause_ms 0: none */
 	pid_t nudger;		     /* a child that makes a request; 0: none */
 };
 
-/* UNREGISTERED -> ARMED -> TAKEN -> ANSWERED -> ARMED ... The thread that leaves ANSWERED hands the
- * answer over. */
+/* UNREGISTERED -> ARMED (the kernel has it) -> TAKEN (with a request) -> ANSWERED -> ARMED ... The
+ * thread that changes ANSWERED hands the answer over. */
 enum { UNREGISTERED, ARMED, TAKEN, ANSWERED };
 
 struct entry {
 	struct queue *queue;
 	_Atomic unsigned state;
-	_Atomic uint64_t unique; /* of the request that is not answered; 0: it is */
+	_Atomic uint64_t unique; /* of the unanswered request; 0: none */
 	_Atomic uint64_t commit; /* number of the last request */
 	_Atomic bool in_place;	 /* the request is carried out from the entry's memory */
-	bool beyond;		 /* `depth`: its memory is given back when it is not needed */
+	bool beyond;		 /* one more than `depth`: its memory is given back after use */
 	size_t touched;		 /* bytes of the payload that have memory */
-	/* The watch thread's: `commit` of an answer that it has seen, and when. */
+	/* Used by the watch thread only: `commit` of an answer that it has seen, and when. */
 	uint64_t watched, watched_ms;
 	uint8_t *page;		 /* header and payload, ring-message.h */
 	pthread_cond_t answered; /* with ring.lock */
@@ -80,7 +79,7 @@ struct entry {
 struct member {
 	struct cfs_ring *ring;
 	struct queue *queue;
-	/* Taken from the thread when another one hands its answer over; changed with ring.lock. */
+	/* NULL: another thread has got it, to hand the answer over. Changed with ring.lock held. */
 	_Atomic(struct entry *) entry;
 	pthread_t thread;
 	unsigned place;
@@ -106,14 +105,16 @@ struct cfs_ring {
 	unsigned n_members, n_starting, orphans;
 	bool failed; /* an entry could not be registered */
 
-	_Atomic bool serving, ended, gone; /* serving: complete; gone: the connection has ended */
+	_Atomic bool serving; /* every queue has its entries */
+	_Atomic bool ended;   /* ring_stop() was called */
+	_Atomic bool gone;    /* the connection has ended, or the ring has failed */
 	pthread_t watcher;
 	bool watching, poked;
 	_Atomic bool asleep; /* the watch thread, until it is poked */
 	pthread_cond_t poke;
 };
 
-static _Thread_local struct member *self; /* NULL: no thread of a ring */
+static _Thread_local struct member *self; /* NULL: the calling thread is none of a ring */
 
 /* ---- memory and system calls ---- */
 
@@ -122,7 +123,7 @@ static size_t entry_bytes(const struct cfs_ring *r)
 	return RING_PAGE + r->payload;
 }
 
-/* Children do not inherit it: a forked copy would cost memory when either writes. */
+/* Children do not inherit its memory: copy-on-write would double it. */
 static struct entry *new_entry(struct queue *q)
 {
 	struct cfs_ring *r = q->ring;
@@ -149,10 +150,7 @@ static void free_entry(const struct cfs_ring *r, struct entry *e)
 	free(e);
 }
 
-/*
- * Each thread enters its own ring only, which the kernel makes use of from Linux 6.1 on. The thread
- * that is to use it enables it.
- */
+/* One thread uses each io_uring, and enables it: the kernel is faster then (from Linux 6.1). */
 static int open_uring(struct io_uring *u)
 {
 	struct io_uring_params p = {
@@ -177,7 +175,7 @@ static void prepare(struct member *m, unsigned op, const struct iovec *iov, uint
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&m->uring);
 	struct ring_command cmd = {.commit_id = commit, .queue = (uint16_t)m->queue->number};
 
-	/* Not possible: a thread has one command at a time. */
+	/* The queue has room: a thread has one command at a time. */
 	if (!sqe)
 		abort();
 	memset(sqe, 0, 2 * sizeof(*sqe));
@@ -205,9 +203,9 @@ static void poke_watch(struct cfs_ring *r)
 static int start_member(struct queue *q, struct entry *e);
 
 /*
- * The calling thread is going to wait until its request is answered by another one, maybe for ever
- * (a file lock). Its entry is replaced, so that no number of such requests uses up a queue: what
- * ends their wait may come through it.
+ * The calling thread is about to wait for another thread's answer, maybe for ever (a file lock). The
+ * queue gets one more entry, so that such requests cannot use it up: the request that ends the wait
+ * may come through it.
  */
 static void replace_entry(struct queue *q)
 {
@@ -223,7 +221,10 @@ static void replace_entry(struct queue *q)
 			 cfs_errname(ret));
 }
 
-/* The calling thread may block, and what it waits for may need an answer that it has made. */
+/*
+ * Called before the calling thread may block. What it waits for may depend on an answer that this
+ * thread has not handed over yet: the watch thread then hands it over.
+ */
 static void show_answer(void)
 {
 	struct entry *e = self ? atomic_load(&self->entry) : NULL;
@@ -232,7 +233,7 @@ static void show_answer(void)
 		poke_watch(self->ring);
 }
 
-/* False: every request of the queue is known to have been seen by the kernel. */
+/* Has a child make a request when the queue seems stalled. False: it is not. */
 static bool look_at_queue(struct queue *q)
 {
 	struct cfs_ring *r = q->ring;
@@ -255,7 +256,7 @@ static bool look_at_queue(struct queue *q)
 	return true;
 }
 
-/* With the lock. The thread that has the entry, or had it last. */
+/* Called with ring.lock held. The thread that has the entry. NULL: none. */
 static struct member *owner_of(const struct cfs_ring *r, const struct entry *e)
 {
 	unsigned i;
@@ -266,14 +267,14 @@ static struct member *owner_of(const struct cfs_ring *r, const struct entry *e)
 	return NULL;
 }
 
-/* An answer whose thread is busy: a new one gets the entry and hands it over. */
+/* Gives the entry of a busy thread to a new one, which hands the answer over. */
 static void rescue(struct cfs_ring *r, struct entry *e)
 {
 	unsigned answered = ANSWERED;
 	struct member *m;
 
 	pthread_mutex_lock(&r->lock);
-	m = owner_of(r, e); /* NULL: it could not be started the last time */
+	m = owner_of(r, e); /* NULL: the last attempt failed to start a thread */
 	if ((m && (m->parked || r->orphans >= r->conf.orphans)) ||
 	    !atomic_compare_exchange_strong(&e->state, &answered, TAKEN)) {
 		pthread_mutex_unlock(&r->lock);
@@ -288,7 +289,7 @@ static void rescue(struct cfs_ring *r, struct entry *e)
 		atomic_store(&e->state, ANSWERED);
 }
 
-/* False: there is nothing left to look after. */
+/* One round of the watch thread. False: there was nothing to do. */
 static bool look(struct cfs_ring *r)
 {
 	struct entry *e;
@@ -320,15 +321,16 @@ static void *watch(void *arg)
 	unsigned idle = 0;
 
 	while (!atomic_load(&r->ended)) {
-		/* Set before the last search: what that misses then pokes. */
+		/* Set before the last round: whatever that round misses pokes this thread. */
 		if (idle >= WATCH_IDLE)
 			atomic_store(&r->asleep, true);
 		if (look(r))
 			idle = 0;
 		pthread_mutex_lock(&r->lock);
 		if (!r->poked && !atomic_load(&r->ended))
-			cfs_cond_wait(&r->poke, &r->lock,
-				      cfs_deadline_in(idle > WATCH_IDLE ? WATCH_FAR_MS : WATCH_MS));
+			cfs_cond_wait(
+				&r->poke, &r->lock,
+				cfs_deadline_in(idle > WATCH_IDLE ? WATCH_ASLEEP_MS : WATCH_MS));
 		idle = r->poked ? 0 : idle + 1;
 		r->poked = false;
 		pthread_mutex_unlock(&r->lock);
@@ -354,7 +356,7 @@ static void answered_elsewhere(struct cfs_ring *r, struct entry *e)
 		poke_watch(r);
 }
 
-/* The payload keeps its memory, but for the first page, only where that is counted. */
+/* Entries within `depth` keep the memory of their payload, others only its first page. */
 static void give_memory_back(struct entry *e, size_t len)
 {
 	if (!e->beyond || len > RING_PAGE || e->touched <= RING_PAGE)
@@ -382,7 +384,7 @@ static int ring_reply(struct cfs_channel *c, const struct cfs_request_id *id, in
 		return -EINVAL;
 	if (atomic_load(&e->unique) != unique)
 		return -ENOENT;
-	/* Another request would overwrite what its thread still reads. */
+	/* The next request would overwrite memory that the thread of this one still reads. */
 	if (!mine && atomic_load(&e->in_place))
 		return -EBUSY;
 	if (!atomic_compare_exchange_strong(&e->unique, &unique, 0))
@@ -429,8 +431,8 @@ static const struct cfs_channel_ops ops = {
 /* ---- requests ---- */
 
 /*
- * Waits until the thread's request is answered. NULL: another thread has got the entry, or it is
- * not worth waiting for.
+ * Waits until the thread's request is answered, and returns the entry. NULL: another thread has got
+ * it, or the connection has ended.
  */
 static struct entry *take_answer(struct member *m)
 {
@@ -467,17 +469,14 @@ static bool means_end(int error)
 	return error == -ENOTCONN || error == -ECONNABORTED || error == -ENODEV;
 }
 
-/*
- * No error of a command leaves a ring to go on with: after a refused registration the kernel may
- * refuse answers, too.
- */
+/* Any failed command ends the ring: after a refused registration the kernel may refuse answers. */
 static void end(struct cfs_ring *r, int error)
 {
 	atomic_store(&r->gone, true);
 	r->conf.ended(r->conf.arg, means_end(error) ? 0 : error);
 }
 
-/* Puts the request of an entry together. False: the kernel's numbers contradict each other. */
+/* Puts the request of an entry together. False: it is malformed. */
 static bool take_request(struct member *m, struct entry *e)
 {
 	struct cfs_ring *r = m->ring;
@@ -507,7 +506,7 @@ static bool take_request(struct member *m, struct entry *e)
 	return len;
 }
 
-/* Hands the answer over, and notes when the kernel has no request for the entry. */
+/* Hands the answer over, notes when the kernel has no request waiting, and waits for one. */
 static int hand_over(struct member *m)
 {
 	unsigned added = atomic_load(&m->queue->added);
@@ -552,7 +551,8 @@ static int wait_completion(struct member *m)
 	}
 }
 
-/* With an entry that is ARMED and a command in the ring. False: the thread ends. */
+/* Receives a request and carries it out. The entry is ARMED, with its command prepared or sent.
+ * False: the thread ends. */
 static bool receive(struct member *m, struct entry *e)
 {
 	struct cfs_ring *r = m->ring;
@@ -611,7 +611,7 @@ void ring_pin(unsigned cpu)
 		return;
 	CPU_ZERO_S(bytes, set);
 	CPU_SET_S(cpu, bytes, set);
-	/* Not possible for a CPU that is off or not ours: the scheduler then chooses. */
+	/* This fails for a CPU that is off or not ours. The scheduler then chooses one. */
 	sched_setaffinity(0, bytes, set);
 	CPU_FREE(set);
 }
@@ -684,7 +684,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* With the lock. Negative: there is no place. */
+/* Called with ring.lock held. */
 static int take_place(struct cfs_ring *r, struct member *m)
 {
 	unsigned i;
@@ -701,7 +701,7 @@ static int take_place(struct cfs_ring *r, struct member *m)
 	return -EAGAIN;
 }
 
-/* Starts a thread with that entry, or with another one. */
+/* Starts a thread with that entry. NULL: with a new one. */
 static int start_member(struct queue *q, struct entry *e)
 {
 	struct cfs_ring *r = q->ring;
@@ -811,7 +811,7 @@ no_memory:
 	return -ENOMEM;
 }
 
-/* The kernel holds requests back until the ring is complete, or a registration is refused. */
+/* The kernel holds requests back until every queue has an entry, or it refuses a registration. */
 static void refuse(struct cfs_ring *r)
 {
 	struct member m = {.ring = r, .queue = &(struct queue){.number = UINT16_MAX}};
@@ -870,7 +870,7 @@ const struct cfs_request *ring_request(const struct cfs_ring *r, unsigned place)
 	return &r->members[place]->request;
 }
 
-/* With the lock. False: none is left. */
+/* Called with ring.lock held. False: no thread is left. */
 static bool wake_members(struct cfs_ring *r)
 {
 	struct entry *e;

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The channel over io_uring (Linux 6.14): requests come through queues, one for each possible CPU.
- * The kernel puts a request into the queue of the CPU that asks, where it takes an entry: two
- * buffers of this process. The answer is written into the same buffers. Handing it over makes the
- * entry available for the next request, in the same system call. INTERRUPT and notifications stay on
- * the device, as do the first request and its answer. So does FORGET, but for one in a listing, which
- * wants an answer here.
+ * The kernel puts a request into the queue of the CPU on which its caller runs. There the request
+ * takes an entry: two buffers of this process. The answer is written into the same buffers. Handing
+ * it over also makes the entry available for the next request, in one system call. FUSE_INIT,
+ * INTERRUPT and notifications stay on the device. So does FORGET, except that of a listing's entry,
+ * which comes through the ring and wants an answer.
  *
  * Each thread of the ring has one entry and an io_uring of its own. It carries a request out itself,
- * and hands the answer over when it comes back for the next one. So a handler that blocks holds up
+ * and hands the answer over when it comes back for the next one. So a handler that blocks occupies
  * one of the `depth` entries of a queue. The kernel prefers the entry that was handed over last: the
  * other threads sleep while one is enough. An entry that waits for requests cannot be taken back.
  *
- * A request that waits for a file lock has no deadline. While its thread waits for the answer of
- * another one, it does not count for `depth`, and the queue gets one more entry.
+ * A request whose answer comes from another thread (a wait for a file lock) may have no deadline.
+ * Its entry is parked: it does not count for `depth`, and the queue gets one more entry. The entry's
+ * own thread waits for the answer and hands it over.
  *
- * Answers of other threads are handed over by the entry's own thread, which waits for them, or by
- * another one that gets the entry when its own is busy for longer.
+ * A thread may be busy elsewhere when the answer that it has to hand over is there. After a few
+ * milliseconds a new thread gets the entry and hands the answer over.
  */
 #ifndef CFS_FUSE_RING_H
 #define CFS_FUSE_RING_H
@@ -31,36 +32,36 @@
 struct cfs_ring;
 
 struct cfs_ring_conf {
-	struct cfs_channel *device; /* borrowed; for notifications, and requests that came by it */
+	struct cfs_channel *device; /* borrowed; for what stays on the device */
 	int fd;			    /* of the device; borrowed */
 	unsigned depth;		    /* threads and entries of a queue */
-	unsigned orphans;	    /* threads whose entry another one got, in all queues */
+	unsigned orphans; /* threads at most whose entry another one has got, in all queues */
 	/* Carries out a request, on a thread of the ring. place: the thread's, for ring_request(). */
 	void (*serve)(void *arg, struct cfs_request *rq, unsigned place);
 	/*
-	 * The connection has ended (0), or the ring is of no more use and the mount must end. Called
+	 * The connection has ended (error 0), or the ring has failed and the mount must end. Called
 	 * on a thread of the ring, perhaps more than once.
 	 */
 	void (*ended)(void *arg, int error);
-	unsigned parked; /* requests at most that are answered by other threads, in all queues */
+	unsigned parked; /* requests at most that other threads answer, in all queues */
 	/*
-	 * Starts a child without descriptors that makes a request of the mount on this CPU, and ends
-	 * with it. 0 or negative: there is none.
+	 * Starts a child without descriptors that makes one request to the mount on this CPU and
+	 * ends. Negative: there is none.
 	 */
 	pid_t (*nudge)(void *arg, unsigned cpu);
 	void *arg;
 };
 
-/* Has the calling thread run on that CPU only, where that is possible. */
+/* Binds the calling thread to that CPU, if the kernel allows it. */
 void ring_pin(unsigned cpu);
 bool ring_is_built(void);
-/* The kernel gives rings to mounts that are made now (ring-message.c). */
+/* Whether the kernel offers rings to new mounts (ring-message.c). */
 bool ring_is_switched_on(void);
-/* Queues of this machine. */
+/* Queues of a ring on this machine. */
 unsigned ring_queues(void);
 /*
- * Makes sure that a ring can be had, before the kernel is told to use it. A failure leaves one line
- * in why. -EOPNOTSUPP: this kernel or this build has none, or it is switched off.
+ * Checks that this process can have a ring, and prepares it, before the kernel is told to use it.
+ * why: one line, on failure. -EOPNOTSUPP: this kernel or this build has none, or it is switched off.
  */
 int ring_create(const struct cfs_ring_conf *conf, struct cfs_ring **ret, char why[200]);
 struct cfs_channel *ring_channel(struct cfs_ring *r);
@@ -69,13 +70,13 @@ struct cfs_channel *ring_channel(struct cfs_ring *r);
  * back. payload: bytes of the largest request or answer. After a failure the kernel uses the device.
  */
 int ring_start(struct cfs_ring *r, size_t payload);
-/* The id of the request with that number, when it is not answered yet; else one of the device. */
+/* The id of the unanswered request with that number. None of the ring: an id of the device. */
 struct cfs_request_id ring_find(struct cfs_ring *r, uint64_t unique);
-/* The request that the thread at this place carries out. */
+/* The request that the thread at this place is carrying out. */
 const struct cfs_request *ring_request(const struct cfs_ring *r, unsigned place);
 /*
- * Ends the threads, after the requests that they carry out; answers without one are not waited for
- * when the connection has ended. r may be NULL.
+ * Ends the threads, each after its request. Answers of other threads are not waited for once the
+ * connection has ended. r may be NULL.
  */
 void ring_stop(struct cfs_ring *r);
 /* After ring_stop(). r may be NULL. */

@@ -2,7 +2,6 @@
 /* The life of a mount: mounting, the loop with its signals, unmounting. */
 #include <errno.h>
 #include <fcntl.h>
-#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -26,7 +25,7 @@
 #define DEFAULT_MAX_IO (1u << 20)
 #define OPTION_MAX     4096
 
-/* The last message of libfuse, whose calls return no reason. Only written while mounting. */
+/* The last message of libfuse, whose calls return no reason. Read while mounting only. */
 static _Thread_local char last_message[200];
 
 __attribute__((format(printf, 2, 0))) static void log_libfuse(enum fuse_log_level level,
@@ -55,7 +54,6 @@ static int add_option(char **list, const char *name, const char *value)
 	return fuse_opt_add_opt_escaped(list, opt) < 0 ? -ENOMEM : 0;
 }
 
-/* The kernel's own options come as a list already. */
 static int add_kernel_options(char **list, const char *kernel_opts)
 {
 	cfs_auto_free char *copy = NULL;
@@ -74,7 +72,7 @@ static int add_kernel_options(char **list, const char *kernel_opts)
 	return r;
 }
 
-/* libfuse has no name for this flag. */
+/* Applies nosymfollow, which libfuse does not know. */
 static int forbid_symlinks(const struct cfs_fuse_conf *conf)
 {
 	const char *yes = conf->kernel_opts ? strstr(conf->kernel_opts, "nosymfollow") : NULL;
@@ -173,7 +171,7 @@ static int check_point(const struct cfs_fuse *f, char err[256])
 	return -EBUSY;
 }
 
-/* libfuse owns a descriptor that it gets by number. */
+/* Gives libfuse a duplicate of the descriptor, as it closes what it is given. */
 static int attach(struct cfs_fuse *f)
 {
 	char name[32];
@@ -205,7 +203,7 @@ static int mount_there(struct cfs_fuse *f)
 	return r;
 }
 
-/* A mount does not end by itself while a process holds its device open. */
+/* While a process holds the device open, unmounting does not end the connection. */
 static void unmount_session(struct cfs_fuse *f)
 {
 	if (f->conf.device >= 0) {
@@ -285,7 +283,7 @@ static int make_ring(struct cfs_fuse *f, char why[200])
 	return ring_create(&conf, &f->ring, why);
 }
 
-/* Before the first answer, which tells the kernel. */
+/* Called before the answer to FUSE_INIT, which tells the kernel. */
 static int choose_channel(struct cfs_fuse *f, char err[256])
 {
 	char why[200];
@@ -355,8 +353,8 @@ out:
 }
 
 /*
- * Signals are blocked before mounting: one between mounting and serving must not kill the process
- * and leave a dead mount.
+ * Signals are blocked before mounting: one that arrives between mounting and serving must not kill
+ * the process and leave a dead mount.
  */
 static int take_signals(struct cfs_fuse *f)
 {
@@ -401,24 +399,6 @@ int cfs_fuse_mount(const struct cfs_fuse_conf *conf, struct cfs_fuse **ret, char
 
 /* ---- the loop ---- */
 
-/*
- * Requests to this mount itself are made by a child without a descriptor of the connection. A
- * thread blocked in a FUSE request cannot be killed. If its process held the descriptor, it would
- * keep the connection and all callers of the mount alive for ever. The child ends with the
- * connection at the latest.
- */
-static void run_child(struct cfs_fuse *f, int (*run)(struct cfs_fuse *f))
-{
-	pid_t pid = fork();
-
-	if (pid == 0) {
-		close_range(0, ~0U, 0);
-		_exit(run(f));
-	}
-	if (pid > 0)
-		waitpid(pid, NULL, 0);
-}
-
 void session_tune_read_ahead(const struct cfs_fuse *f)
 {
 	char path[64], text[16];
@@ -430,7 +410,7 @@ void session_tune_read_ahead(const struct cfs_fuse *f)
 	snprintf(path, sizeof(path), "/sys/class/bdi/0:%u/read_ahead_kb", m.dev_minor);
 	n = snprintf(text, sizeof(text), "%u", f->conf.read_ahead_kb);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
-	/* Only root may write it; other mounts keep the kernel's value. */
+	/* Only root may write it; mounts of other users keep the kernel's value. */
 	if (fd < 0 || write(fd, text, (size_t)n) != n)
 		cfs_debug("the kernel's read-ahead stays as it is: mount=%s error=%s",
 			  f->mount_point, cfs_errname(errno));
@@ -438,18 +418,30 @@ void session_tune_read_ahead(const struct cfs_fuse *f)
 		close(fd);
 }
 
-/* Writes back pages that were changed through mappings, while this process still serves. */
-static int collect_dirty_pages(struct cfs_fuse *f)
+/*
+ * Has the kernel write back its dirty pages (of mappings), while this process still serves. A child
+ * without a descriptor of the connection asks for it. A thread blocked in a FUSE request cannot be
+ * killed: if its process held the descriptor, it would keep the connection and all callers of the
+ * mount alive for ever. The child ends with the connection at the latest.
+ */
+static void write_back_pages(const struct cfs_fuse *f)
 {
-	int fd = open(f->mount_point, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	pid_t pid = fork();
+	int fd;
 
-	return fd < 0 || syncfs(fd) < 0;
+	if (pid == 0) {
+		close_range(0, ~0U, 0);
+		fd = open(f->mount_point, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		_exit(fd < 0 || syncfs(fd) < 0);
+	}
+	if (pid > 0)
+		waitpid(pid, NULL, 0);
 }
 
 static void end_loop(struct cfs_fuse *f)
 {
 	if (!atomic_load(&f->handing_over))
-		run_child(f, collect_dirty_pages);
+		write_back_pages(f);
 	loop_end(f, 0);
 }
 
@@ -469,7 +461,7 @@ static void *run_control(void *arg)
 		/* The kernel keeps names for the timeouts of the previous process's options. */
 		channel_renew_names(f->channel);
 	}
-	/* Not on a thread of the loop: the kernel waits here for pages that are being read. */
+	/* This waits for pages that are being read, so no thread of the loop may do it. */
 	for (i = 0; i < f->conf.n_wrong; i++)
 		drop_inode(f, f->conf.wrong[i], 0);
 	while (atomic_load(&f->looping)) {
@@ -507,8 +499,6 @@ int cfs_fuse_loop(struct cfs_fuse *f)
 	pthread_t control;
 	int r;
 
-	/* Request threads allocate little; an arena for each would only waste memory. */
-	mallopt(M_ARENA_MAX, 2);
 	atomic_store(&f->looping, true);
 	r = cfs_thread_start("fuse-control", run_control, f, &control);
 	if (r == 0) {
@@ -583,7 +573,7 @@ int cfs_fuse_umount(const char *mount_point, bool lazy)
 	if (errno != EPERM)
 		return -errno;
 	r = run_fusermount(mount_point, lazy);
-	/* libfuse gives no reason. The only one for one's own mount is that it is busy. */
+	/* fusermount3 tells no reason. For one's own mount it is that the mount is busy. */
 	if (r == -EPERM && !lazy && mounted_at(mount_point, &m) == 0 && m.uid == geteuid())
 		r = -EBUSY;
 	return r;
@@ -603,8 +593,7 @@ void cfs_fuse_unmount(struct cfs_fuse *f)
 
 void cfs_fuse_abandon(struct cfs_fuse *f)
 {
-	/* MNT_FORCE makes the kernel end the connection, even if other processes hold its
-	 * descriptor. */
+	/* MNT_FORCE ends the connection even when other processes hold its descriptor. */
 	if (umount2(f->mount_point, MNT_FORCE | MNT_DETACH) < 0)
 		fuse_session_unmount(f->session);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The standby of a connection that has no serving process. Requests from the kernel stay
- * unanswered, as the next process has them resent (channel_resend()); after a deadline each is
- * answered with EIO. A release, and a flush of a handle that nothing was written through, are
- * answered at once, and releases are noted for the next process. A wait for a file lock has no
- * deadline, here as elsewhere, and any signal ends it. Other requests of a caller with a signal are
- * answered early only when it is being killed, as in killed.c. Only numbers are kept of a request.
+ * The standby of a connection that has no serving process. It leaves requests unanswered, as the
+ * next process has them resent (channel_resend()), and answers each with EIO at its deadline. A
+ * release is answered at once and recorded for the next process. A flush of a handle that nothing
+ * was written through is answered at once, too. A wait for a file lock has no deadline, here as
+ * elsewhere, and any signal ends it. Other requests of a caller with a signal are answered early
+ * only when the caller is being killed, as in killed.c.
  */
 #include <cachefs/fuse.h>
 #include <errno.h>
@@ -26,7 +26,7 @@
 #include "fuse-internal.h"
 
 #define UNANSWERED_MAX 4096 /* the kernel keeps further requests until there is room */
-#define MORE_MS	       5000 /* for requests that have waited for a process before */
+#define MORE_MS	       5000 /* at least, for requests that the dead process had received */
 #define LOOK_MS	       100  /* between two looks at callers that a signal has reached */
 
 struct unanswered {
@@ -43,10 +43,10 @@ struct cfs_fuse_standby {
 	struct cfs_device device;
 	int event;
 	uint64_t timeout_ms;
-	cfs_deadline_t resent_until;
+	cfs_deadline_t resent_until; /* of requests that the dead process had received */
 	pthread_t thread;
 	_Atomic bool ended; /* the connection */
-	uint64_t failed;
+	uint64_t failed;    /* requests answered with an error */
 
 	void *buf;
 	size_t n;
@@ -64,9 +64,10 @@ static void answer(struct cfs_fuse_standby *s, const struct cfs_request_id *id, 
 }
 
 /*
- * The previous process may have opened a handle that the caller will never learn of. It is marked
- * before the answer: the kernel does not send an answered request again, so after a death in
- * between no process would know the handle. Returns the record of the request, or NULL.
+ * The previous process may have opened a handle for this request, of which the caller will never
+ * learn. The handle is recorded as released before the answer: the kernel does not resend an answered
+ * request, so after a death in between no process would know of it. Returns the request's record, or
+ * NULL.
  */
 static struct cfs_handoff_request *release_made(struct cfs_fuse_standby *s,
 						const struct cfs_request_id *id)
@@ -228,7 +229,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* The file is the same for every process that has the connection. */
+/* The flag is that of the open file, which all processes of the connection share. */
 static void set_nonblocking(int device, bool on)
 {
 	int flags = fcntl(device, F_GETFL);

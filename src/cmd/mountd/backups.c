@@ -37,10 +37,11 @@ struct backups {
 	int stop; /* eventfd */
 	bool started;
 	pthread_t thread;
-	pid_t dying; /* a killed child that has not ended; the thread's, as what follows */
+	/* Used by the thread only. */
+	pid_t dying; /* a killed child that has not ended; 0: none */
 	bool told_skip;
-	int64_t seen_mark_s, seen_at_s; /* at the last look into the bucket */
-	/* for metrics */
+	int64_t seen_mark_s, seen_at_s; /* mark and time of the last look into the bucket */
+	/* For metrics. */
 	int64_t started_s;
 	_Atomic int64_t latest_s;    /* 0: not known */
 	_Atomic int64_t clock_off_s; /* of the database's clock from this host's */
@@ -128,7 +129,7 @@ static int read_state(struct backups *b, struct state *ret)
 	n = cfs_meta_getxattr(b->conf.meta, &ctx, CFS_ROOT_INO, MARK, ret->mark,
 			      sizeof(ret->mark) - 1);
 	if (n == -ERANGE)
-		n = 0; /* no time is as long: as if there were none */
+		n = 0; /* no time is as long: there is no mark */
 	if (n <= 0)
 		return n == -ENODATA ? 0 : (int)n;
 	ret->mark[n] = '\0';
@@ -138,7 +139,7 @@ static int read_state(struct backups *b, struct state *ret)
 	return r == -ENOENT ? 0 : r;
 }
 
-/* The record first: a mark without it stands for a backup that is there. */
+/* The record comes first: a mark without it means that the backup is complete. */
 static int set_mark(struct backups *b, int64_t now_s, char mark[BACKUP_MARK_LEN + 1])
 {
 	struct cfs_ctx ctx = context(b);
@@ -151,7 +152,7 @@ static int set_mark(struct backups *b, int64_t now_s, char mark[BACKUP_MARK_LEN 
 		 : cfs_meta_setxattr(b->conf.meta, &ctx, CFS_ROOT_INO, MARK, mark, strlen(mark), 0);
 }
 
-/* Then a backup is due at once, for all clients; unless another one has set the mark since. */
+/* Makes a backup due at once for all clients, unless one of them has set its own mark since. */
 static int remove_mark(struct backups *b, const char *mine)
 {
 	struct state there;
@@ -173,7 +174,7 @@ static int drop_begun(struct backups *b)
 
 /* ---- the child ---- */
 
-/* A child that waits for a file system that hangs does not end; it is left behind. */
+/* A child that waits for a hung file system does not end: after DIE_MS it is left behind. */
 static void end_child(struct backups *b, pid_t pid)
 {
 	cfs_deadline_t deadline = cfs_deadline_in(DIE_MS);
@@ -212,7 +213,7 @@ static void take_line(struct backups *b, const char *line, struct outcome *ret)
 	}
 }
 
-/* Lines of the child until it ends. -EINTR: the mount ends; -ETIMEDOUT. */
+/* Takes the child's lines until it closes the socket. -EINTR: the mount ends. */
 static int hear(struct backups *b, int sock, struct outcome *ret)
 {
 	cfs_deadline_t deadline = cfs_deadline_in((uint64_t)CFS_MAX(b->interval_s, HOUR_S) * 1000);
@@ -280,7 +281,7 @@ static bool is_due(const struct backups *b, const struct state *s, int64_t now_s
 	return backup_is_due(s->mark_s, s->unfinished, now_s, b->interval_s, b->pause_s);
 }
 
-/* As JuiceFS does: a dump of so many takes too long for every hour. */
+/* A dump of so many inodes takes too long for every hour. JuiceFS has the same rule. */
 static bool has_too_many(struct backups *b)
 {
 	struct cfs_ctx ctx = context(b);
@@ -310,7 +311,7 @@ static void fail(struct backups *b, const char *why)
 		 b->pause_s, b->conf.volume, why);
 }
 
-/* Under the lease. */
+/* Called under the lease. */
 static void make_one(struct backups *b, int64_t now_s)
 {
 	char mark[BACKUP_MARK_LEN + 1];
@@ -365,7 +366,8 @@ static void try_one(struct backups *b)
 	cfs_lease_drop(lease);
 }
 
-/* Others make backups, too; their age is that of the objects, not that of the mark. */
+/* For the metric: reads the age of the latest backup, which another client may have made, in the
+ * bucket. */
 static void look(struct backups *b, const struct state *s, int64_t now_s)
 {
 	struct outcome out;
@@ -403,7 +405,7 @@ static void tick(struct backups *b)
 		look(b, &s, now_s);
 }
 
-/* With jitter, so that mounts that begin together do not come together. False: the mount ends. */
+/* Sleeps with jitter, so that mounts that started together spread out. False: the mount ends. */
 static bool sleep_a_while(struct backups *b)
 {
 	uint64_t ms = (uint64_t)b->pause_s * 1000;

@@ -32,7 +32,7 @@ int cmd_mount_helper(int argc, char **argv)
 	int c, r = CMD_USAGE;
 
 	mount_opts_defaults(&o);
-	/* Two passes: -s may stand behind -o. */
+	/* -s may stand behind the -o that it applies to, so it is looked for first. */
 	opterr = 0;
 	while ((c = getopt(argc, argv, "sfnvrwhN:o:t:")) != -1) {
 		if (c == 's')

@@ -28,11 +28,11 @@
 #define ID_MS 3000
 /* Closed files that are not committed yet, with close=committing. */
 #define MAX_CLOSING 1024
-/* Staged blocks are left behind after that many upload deadlines without a successful upload. */
+/* After that many upload deadlines without an upload, the rest stays staged for the next mount. */
 #define DRAIN_PATIENCE 2
-/* Below this budget, the memory for requests and connection buffers is limited further. */
+/* Below this budget, requests and connections get smaller buffers. */
 #define SMALL_BUDGET ((uint64_t)128 << 20)
-/* A mount's processes may use the budget and 32 MiB. Of these, 12 MiB are for the buffers below. */
+/* A mount may use the budget and 32 MiB. 12 of these are for request and connection buffers. */
 #define BUFFERS_BESIDES ((uint64_t)12 << 20)
 /* Connections to the object store with the default numbers of uploads and downloads. */
 #define CONNECTIONS	   40
@@ -98,7 +98,7 @@ static struct volume_objects objects_of(struct serve *s)
 	};
 }
 
-int layers_open_backends(struct serve *s, const char *url, const char *dir, char err[256])
+int layers_open_backends(struct serve *s, char err[256])
 {
 	struct cfs_meta_conf conf = {
 		.read_only = s->o->ro,
@@ -107,17 +107,17 @@ int layers_open_backends(struct serve *s, const char *url, const char *dir, char
 		.timeout_ms = s->o->meta_timeout_ms,
 		.skip_dir_mtime_ms = s->o->skip_dir_mtime_ms,
 		.max_deletes = s->o->max_deletes,
-		.mount_point = dir,
+		.mount_point = s->dir,
 	};
 	struct volume_objects objects = objects_of(s);
 	int r;
 
 	s->worker->objects.n = 0;
 	s->worker->objects.fresh = false;
-	r = replicate_restore(s, url, err);
+	r = replicate_restore(s, err);
 	if (r < 0)
 		return r;
-	r = volume_open(url, &conf, &s->meta, &s->setting, err);
+	r = volume_open(s->url, &conf, &s->meta, &s->setting, err);
 	if (r == 0)
 		r = volume_open_objects_with(s->setting, &objects, &s->objects, err);
 	if (r == 0 && !worker_resumes(s->worker))
@@ -137,8 +137,8 @@ void layers_close_backends(struct serve *s)
 }
 
 /*
- * Blocks in a local directory or in memory need no copies. Otherwise the default place of the cache
- * follows the XDG base directory specification or the file system hierarchy.
+ * None for blocks in a local directory or in memory. Otherwise as the XDG base directory
+ * specification or the file system hierarchy has it.
  */
 static const char *default_cache_dir(const struct serve *s, char *buf, size_t size)
 {
@@ -155,14 +155,14 @@ static const char *default_cache_dir(const struct serve *s, char *buf, size_t si
 		snprintf(buf, size, "%s/.cache/cachefs", home);
 	else
 		return "none";
-	/* Characters of lists and patterns have a meaning in cache-dir. */
+	/* In cache-dir these are lists and patterns. */
 	if (strpbrk(buf, ":*?["))
 		return "none";
 	cfs_info("disk cache by default: cache-dir=%s", buf);
 	return buf;
 }
 
-/* A pattern without a match stands for a missing disk: the mount works without that cache. */
+/* When cache-dir is a pattern that nothing matches, a disk is missing: the mount has no cache. */
 static int open_disk(struct serve *s, char err[256])
 {
 	const struct mount_opts *o = s->o;
@@ -236,8 +236,8 @@ static int start_stage(struct serve *s, char err[256])
 }
 
 /*
- * Limits parallel transfers to those that a bandwidth limit lets through within a quarter of their
- * deadline. More would only wait for each other, and fail.
+ * How many transfers may run in parallel: as many blocks as the bandwidth limit lets through within
+ * a quarter of a transfer's deadline. More would slow each other down until they time out.
  */
 static unsigned workers_for(int64_t max, uint64_t limit, uint64_t timeout_ms, uint32_t block_size)
 {
@@ -259,8 +259,8 @@ static void set_parallel(struct serve *s, const struct cfs_setting *setting)
 }
 
 /*
- * The kernel does not know the identities of squashed callers. With root-squash it checks every
- * user but root, whom it lets pass; root's permissions are checked here.
+ * With all-squash the kernel would check the wrong identity. With root-squash it lets only root
+ * pass, whose squashed identity the VFS checks.
  */
 bool layers_kernel_checks(const struct serve *s)
 {
@@ -308,17 +308,11 @@ uint32_t layers_request_size(const struct mount_opts *o)
 	return budget_of(o) < SMALL_BUDGET ? 256 << 10 : 1 << 20;
 }
 
-/*
- * Memory that is reserved from the budget for request and connection buffers, and for a page pool
- * that is fragmented.
- */
+/* Memory taken from the budget for request and connection buffers, and for fragments of the pool. */
 static uint64_t request_memory(const struct mount_opts *o)
 {
 	unsigned threads = o->max_threads ? (unsigned)o->max_threads : CFS_FUSE_THREADS;
-	/*
-	 * Each thread has one buffer for reading requests, and one for a write in the admission
-	 * queue.
-	 */
+	/* For each thread, a buffer for its requests and one for a write in the admission queue. */
 	uint64_t buffers = (uint64_t)threads * 2 * layers_request_size(o) +
 			   (uint64_t)CONNECTIONS * CONNECTION_BUFFERS + CFS_POOL_TORN;
 
@@ -326,7 +320,7 @@ static uint64_t request_memory(const struct mount_opts *o)
 	return CFS_MIN(buffers, budget_of(o) / (budget_of(o) < SMALL_BUDGET ? 4 : 2));
 }
 
-/* Locked memory, of the budget. */
+/* Memory taken from the budget for RDMA; locked. */
 static uint64_t rdma_memory(const struct mount_opts *o)
 {
 	if (!o->cache_group || o->group_tls || o->group_transport == CFS_GROUP_RDMA_OFF)
@@ -374,7 +368,7 @@ static int find_root(struct serve *s, cfs_ino_t *ret, char err[256])
 	return r;
 }
 
-/* Every inode number that the kernel holds depends on the root. */
+/* A mount that is taken over keeps its root: the kernel's number 1 means that directory. */
 static int same_root(struct serve *s, cfs_ino_t root, char err[256])
 {
 	struct cfs_handoff_header *h;
@@ -410,7 +404,7 @@ static void add_metrics(struct serve *s)
 	cfs_metrics_add(&s->numbers, &cfs_replica_metrics, s->replica);
 }
 
-/* Blocks in the memory of this process would end with it: there is no place for backups. */
+/* With storage=mem there is no place for backups: the bucket ends with this process. */
 static int create_backups(struct serve *s)
 {
 	const struct mount_opts *o = s->o;
@@ -570,9 +564,7 @@ int layers_close(struct serve *s, bool session)
 			cfs_err("data could not be stored before unmounting: error=%s",
 				cfs_errname(first));
 	}
-	/*
-	 * The data layer closes before the session: compaction and late commits need the session.
-	 */
+	/* Compaction and late commits need the session. */
 	if (s->data) {
 		cfs_data_drain(s->data);
 		r = shutdown_report_lost(s->shutdown);
@@ -588,7 +580,7 @@ int layers_close(struct serve *s, bool session)
 	}
 	if (s->store) {
 		cfs_stage_drain(s->store, DRAIN_PATIENCE * s->o->put_timeout_ms);
-		/* Peers that ask are sent to the bucket, which may hang. */
+		/* Peers that ask get an error and read the bucket themselves: it may hang. */
 		cfs_store_stop_reads(s->store);
 		peers_leave(s->peers);
 		shutdown_forget_store(s->shutdown);

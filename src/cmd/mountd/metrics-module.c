@@ -29,9 +29,9 @@
 #include "cmd/mountd/metrics.h"
 #include "status-page.h"
 
-/* Beyond this many connections, those that do not send their request are closed, oldest first. */
+/* Beyond this many connections, the oldest that have not sent a request are closed. */
 #define CONNECTIONS_KEPT 32
-/* Beyond this many, also those whose bytes are not read yet, because the processor is busy. */
+/* Beyond this many, also those with bytes that a busy processor has not read yet. */
 #define CONNECTIONS_CROWD 64
 /* Includes connections that are cut and whose threads are about to end. */
 #define CONNECTIONS_MAX 96
@@ -158,17 +158,14 @@ static bool host_is_ours(const struct server *s, struct MHD_Connection *c)
 	return !s->loopback || !host || names_loopback(host);
 }
 
-/* ---- slow ones ---- */
+/* ---- slow clients ---- */
 
 /*
  * The library's own limits do not help against clients that send a byte now and then: a few of them
  * would keep all others from asking for the health of the mount.
  */
 
-/*
- * Called with the lock. The connection's thread sees the end of the stream; until then it keeps the
- * descriptor open.
- */
+/* Called with the lock held. The connection's thread sees the end of the stream and closes it. */
 static void cut(struct server *s, struct connection *c)
 {
 	shutdown(c->fd, SHUT_RDWR);
@@ -183,7 +180,7 @@ static bool has_unread(const struct connection *c)
 	return ioctl(c->fd, FIONREAD, &n) == 0 && n > 0;
 }
 
-/* Called with the lock. */
+/* Called with the lock held, for a connection that arrives. */
 static void give_way(struct server *s)
 {
 	struct connection *c;
@@ -277,7 +274,7 @@ static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *u
 	};
 	struct server *s = arg;
 
-	/* Called once for the header, then for each part of a body, which no request needs. */
+	/* Called once for the header, then for each part of a body, which is ignored. */
 	if (!*seen) {
 		*seen = s;
 		return MHD_YES;
@@ -321,7 +318,7 @@ static int bound(const struct sockaddr *sa, socklen_t len, int *ret)
 	return 0;
 }
 
-/* A socket without a listener was left by a mount that was killed. */
+/* Removes a socket without a listener, which a killed mount has left. */
 static void remove_stale(const struct sockaddr_un *sa)
 {
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -454,9 +451,7 @@ static struct MHD_Daemon *start_daemon(struct server *s, int fd)
 	/* The server's threads inherit the mask: signals belong to the main thread. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	/*
-	 * One thread per connection, because a request for the health of a mount that hangs waits.
-	 */
+	/* One thread per connection: asking for the health of a hung mount waits. */
 	d = MHD_start_daemon(
 		MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
 			MHD_USE_ITC,

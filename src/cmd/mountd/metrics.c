@@ -17,7 +17,7 @@ struct metrics {
 	char *labels; /* of each metric */
 };
 
-/* Escapes a label value as the format requires. It has no form for bytes that are not UTF-8. */
+/* Escapes a label value. The format has no bytes that are not UTF-8: each becomes U+FFFD. */
 static void print_value(FILE *out, const char *value)
 {
 	const char *p = value;

@@ -19,7 +19,7 @@ struct metrics;
 
 /*
  * Serves at `listen`, which has the form of the mount option. /health reports failure until the
- * mount is there. Borrows all. -EINVAL and the like with err.
+ * mount is there. Borrows all. err may be left empty on failure.
  */
 int metrics_start(const char *listen, const struct mount_parts *parts, struct health *health,
 		  struct metrics **ret, char err[256]);

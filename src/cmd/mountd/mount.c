@@ -56,8 +56,9 @@ static unsigned long change_flags(unsigned long v, const char *options)
 }
 
 /*
- * Unnamed flags stay: mount(2) would drop nosuid and nodev from a mount that has them by default.
- * libmount names all flags that are wanted, and may leave out "suid".
+ * mount(2) drops every flag that it is not given. So flags that the options do not name are taken
+ * from the mount, unless the options are libmount's complete list (as_shown), which leaves out
+ * defaults such as "suid".
  */
 static unsigned long remount_flags(const struct mounted *m, const struct mount_opts *o)
 {
@@ -68,7 +69,7 @@ static unsigned long remount_flags(const struct mounted *m, const struct mount_o
 	return change_flags(v, o->kernel_opts);
 }
 
-/* Changes the kernel's flags. Options of cachefs belong to the running process and stay. */
+/* Changes the kernel's flags only; options of cachefs stay as they are. */
 static int remount(const char *point, const struct mount_opts *o)
 {
 	struct mounted m;
@@ -160,7 +161,7 @@ static int check_mount_point(const char *point, const struct mount_opts *o, char
 	return CMD_OK;
 }
 
-/* -f: everything short of mounting. */
+/* For -f: opens the volume and its bucket, and mounts nothing. */
 static int check_volume(const char *url, const struct mount_opts *o)
 {
 	struct cfs_meta_conf conf = {.read_only = true, .timeout_ms = o->meta_timeout_ms};
@@ -184,7 +185,7 @@ static int check_volume(const char *url, const struct mount_opts *o)
 	return r == 0 ? CMD_OK : CMD_MOUNT_FAILED;
 }
 
-/* Whether statfs answers. A hang ends the process by SIGALRM's default action. */
+/* Fails unless statfs(2) answers. When it hangs, SIGALRM ends the process. */
 static int verify_answer(const char *point, uint64_t timeout_ms)
 {
 	struct statvfs st;
@@ -224,7 +225,7 @@ static int open_log(const char *file, const char *point)
 	}
 	if (r == 0) {
 		snprintf(path, sizeof(path), "%s/%s", dir, name);
-		/* A log inside the mount: its writer would wait for an answer of this process. */
+		/* Writing a log inside the mount would wait for this process itself. */
 		if (!strncmp(path, point, len) && (path[len] == '/' || len == 1))
 			r = -ELOOP;
 		else
@@ -289,8 +290,8 @@ static int mount_in_background(const char *url, const char *point, const struct 
 	keep_last_lines();
 	conf.report = w.report = d;
 	/*
-	 * An interrupt from the terminal is for the command that waits, which decides what it
-	 * means. Above an existing mount, this process need not be in a manager's process group.
+	 * An interrupt from the terminal is for the waiting command only. A first mount stays in the
+	 * session, for a service manager that watches its process group.
 	 */
 	if (old && setsid() < 0)
 		cfs_warn("cannot leave the session of the terminal: error=%s", cfs_errname(errno));
@@ -332,7 +333,7 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 		printf("mounting on %s\n", point);
 	if (o->fake)
 		return check_volume(full_url, o);
-	/* The mount that is taken over may be a service. supervise() finds out. */
+	/* In a takeover, supervise() finds out whether the running mount is a service. */
 	notify_init(o->foreground || old);
 	if (o->log && open_log(o->log, point) < 0)
 		return CMD_USAGE;
@@ -344,8 +345,8 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 }
 
 /*
- * Repeats the parsing with the section of a named volume; false: pos[0] is no name, or *ret_r has
- * the error.
+ * When pos[0] is a NAME of the configuration file: runs the command again with the arguments of its
+ * section. False: it is no name. Else *ret_r is the exit status.
  */
 static bool run_by_name(const struct mount_opts *o, int argc, char **argv, const char *const *pos,
 			int *ret_r)

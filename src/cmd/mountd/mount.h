@@ -13,9 +13,9 @@
 int mount_volume(const char *url, const char *dir, const struct mount_opts *o, bool verbose);
 
 /*
- * The life of one mount in this process: opens every layer, mounts or resumes a mount, reports it
- * (worker_ready), serves until unmounted or told to stop, flushes, closes. When another process
- * takes the mount over, it does not return. On failure before ready: an exit status and err.
+ * The life of one mount in this process: opens every layer, mounts or resumes a mount, reports that
+ * (worker_ready), serves until unmounted or told to stop, flushes, and closes. Does not return when
+ * another process takes the mount over. Returns an exit status, with err on a failure before ready.
  */
 struct worker;
 int serve_mount(const char *url, const char *dir, const struct mount_opts *o, struct worker *w,

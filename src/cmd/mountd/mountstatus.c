@@ -125,7 +125,7 @@ static json_t *object_tier(const struct mount_parts *m)
 			 object_value(m, "object_data_bytes_total", get), "bytes");
 }
 
-/* Nearest first. */
+/* The nearest tier first. */
 static json_t *tiers(const struct mount_parts *m)
 {
 	return json_pack("[o, o, o, o]",

@@ -23,7 +23,7 @@ struct mount_parts {
 	uint64_t started_ns;	 /* cfs_now_ns() */
 };
 
-/* Any thread; does not wait for a backend; malloc'ed. */
+/* Any thread. Does not wait for a backend. *ret is malloc'ed. */
 int mount_status_json(const struct mount_parts *m, char **ret, size_t *ret_len);
 
 #endif

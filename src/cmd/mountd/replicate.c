@@ -14,14 +14,14 @@
 #include "cmd/access/replication.h"
 #include "cmd/access/volume.h"
 
-/* For which the end of a mount waits for the bucket: the next mount stores what is left. */
+/* How long the end of a mount waits for the bucket. The next mount stores the rest. */
 #define STOP_MS 30000
 
 static int await_replica(void *arg, bool hurry, cfs_deadline_t deadline)
 {
 	int r = cfs_replica_wait(arg, hurry, deadline);
 
-	/* It is not the engine that does not answer: the replica's thread logs the cause. */
+	/* -ETIMEDOUT would be logged as an outage of the engine. The replica's thread logs the cause. */
 	return r == -ETIMEDOUT ? -EIO : r;
 }
 
@@ -42,10 +42,10 @@ static void taken(void *arg)
 	replication_note_taken(s->meta, s->setting->name);
 }
 
-int replicate_restore(struct serve *s, const char *url, char err[256])
+int replicate_restore(struct serve *s, char err[256])
 {
 	const struct mount_opts *o = s->o;
-	cfs_auto_free char *path = o->restore ? replication_path(url) : NULL;
+	cfs_auto_free char *path = o->restore ? replication_path(s->url) : NULL;
 	struct cfs_replica_state state;
 	struct cfs_setting *setting;
 	int r;
@@ -63,7 +63,7 @@ int replicate_restore(struct serve *s, const char *url, char err[256])
 		return r;
 	r = replication_restore(setting, path, INT64_MAX, 0, &state, err);
 	cfs_setting_free(setting);
-	/* Another process has made it meanwhile. */
+	/* -EEXIST: another process has restored it meanwhile. */
 	if (r == -EEXIST)
 		r = 0;
 	if (!r)
@@ -72,7 +72,7 @@ int replicate_restore(struct serve *s, const char *url, char err[256])
 	return r;
 }
 
-/* The engine of another one than SQLite is not asked. */
+/* REPLICATION_OFF for a read-only mount and for engines other than SQLite. */
 static int read_mode(struct serve *s, struct replication *ret, char err[256])
 {
 	int r;
@@ -92,8 +92,8 @@ static int read_mode(struct serve *s, struct replication *ret, char err[256])
 }
 
 /*
- * With writeback fsync is answered when the blocks are on this machine's disk: the metadata in the
- * bucket then names blocks that are lost with the machine. A mount that goes on is not ended.
+ * With writeback fsync returns when the blocks are on this machine's disk, so the metadata in the
+ * bucket may name blocks that are lost with the machine. A resumed mount is not refused.
  */
 static int check_writeback(struct serve *s, enum replication_mode mode, char err[256])
 {
@@ -102,8 +102,8 @@ static int check_writeback(struct serve *s, enum replication_mode mode, char err
 	if (mode == REPLICATION_SYNC && !worker_resumes(s->worker)) {
 		snprintf(err, 256,
 			 "with writeback fsync does not wait until the bucket has the data, as "
-			 "replicate=sync of the volume demands: mount "
-			 "without writeback, or `cachefs config --replicate async`");
+			 "replicate=sync of the volume demands: mount without writeback, or "
+			 "`cachefs config --replicate async`");
 		return -EINVAL;
 	}
 	cfs_warn("writeback: blocks that are not uploaded are lost with this machine, although "
@@ -118,7 +118,6 @@ int replicate_start(struct serve *s, const struct volume_objects *objects, char 
 	struct replication how;
 	struct cfs_replica_conf conf = {
 		.volume = s->setting->name,
-		.path = NULL,
 		.fenced = fenced,
 		.taken = taken,
 		.arg = s,
@@ -134,7 +133,7 @@ int replicate_start(struct serve *s, const struct volume_objects *objects, char 
 	path = replication_path(s->url);
 	if (!path)
 		return -ENOMEM;
-	/* A store of its own: failures of one are not reported to the other. */
+	/* The replica has a store of its own, which does not count failures of the other one. */
 	own.max_connections = 4;
 	own.small_buffers = true;
 	own.descs = NULL;

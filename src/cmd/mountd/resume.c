@@ -13,7 +13,7 @@
 #define AGAIN_MS 500
 #define TELL_MS	 60000
 
-/* Whether an error of opening a volume that was open before may be temporary. */
+/* Whether the error may be temporary, as the volume could be opened before. */
 static bool is_outage(int r)
 {
 	switch (r) {
@@ -38,8 +38,7 @@ bool resume_tries_again(struct serve *s, int r, char err[256])
 		return false;
 	if (cfs_deadline_passed(s->tell)) {
 		cfs_err("the volume cannot be opened again, requests get EIO until it can: "
-			"mount=%s "
-			"reason=\"%s\"",
+			"mount=%s reason=\"%s\"",
 			s->dir, err);
 		notify_send("STATUS=Waiting to go on at %s: %s", s->dir, err);
 		s->tell = cfs_deadline_in(TELL_MS);
@@ -49,7 +48,7 @@ bool resume_tries_again(struct serve *s, int r, char err[256])
 	return true;
 }
 
-int resume_open(struct serve *s, const char *url, char err[256])
+int resume_open(struct serve *s, char err[256])
 {
 	int r = cfs_fuse_standby_begin(s->worker->device, s->worker->handoff, s->o->io_timeout_ms,
 				       s->worker->since_ms, &s->standby);
@@ -57,7 +56,7 @@ int resume_open(struct serve *s, const char *url, char err[256])
 	if (r < 0)
 		cfs_warn("requests wait without a deadline until the mount is served: error=%s",
 			 cfs_errname(r));
-	while ((r = layers_open_backends(s, url, s->dir, err)) < 0) {
+	while ((r = layers_open_backends(s, err)) < 0) {
 		if (!resume_tries_again(s, r, err))
 			break;
 		layers_close_backends(s);
@@ -70,8 +69,8 @@ void resume_end_standby(struct serve *s)
 	uint64_t failed;
 
 	/*
-	 * Closing may take long when the metadata is away again. The standby answers at the
-	 * deadlines meanwhile.
+	 * Closing takes long when the metadata is away again, so the standby goes on meanwhile. Files
+	 * that are closed until it ends are closed below.
 	 */
 	cfs_vfs_close_released(s->vfs);
 	failed = cfs_fuse_standby_end(s->standby);

@@ -33,7 +33,7 @@ struct serve {
 	struct backups *backups;
 	struct cfs_replica *replica;
 	struct cfs_object_store *replica_objects;
-	struct cfs_metrics numbers; /* of the layers */
+	struct cfs_metrics numbers; /* the metrics of all layers */
 	struct metrics *metrics;
 	struct health *health;
 	struct notify *notify;
@@ -41,11 +41,11 @@ struct serve {
 	struct control_server control;
 	struct worker *worker;
 	struct cfs_agreement own_agreement; /* without a supervisor */
-	struct cfs_fuse_standby *standby;   /* until there is a VFS that answers */
+	struct cfs_fuse_standby *standby;   /* of a resumed mount, until the VFS can answer */
 	cfs_deadline_t tell;		    /* when the next log line about the outage is due */
 	struct cfs_vfs_restored restored;
-	_Atomic(struct cfs_fuse *) fuse;
-	_Atomic bool lost;
+	_Atomic(struct cfs_fuse *) fuse; /* while the mount is served */
+	_Atomic bool lost;		 /* the volume is gone */
 };
 
 /* serve.c; arg: the struct serve. */
@@ -58,30 +58,30 @@ void serve_name_changed(void *arg, cfs_ino_t parent, const char *name, size_t le
 
 /* layers.c */
 /* Opens metadata and objects. After a failure, layers_close_backends() closes what was opened. */
-int layers_open_backends(struct serve *s, const char *url, const char *dir, char err[256]);
+int layers_open_backends(struct serve *s, char err[256]);
 void layers_close_backends(struct serve *s);
 /* Opens the remaining layers, up to the VFS. */
 int layers_open(struct serve *s, char err[256]);
-/* Closes the layers that are open, from the top down. 0, or the first error of storing data. */
+/*
+ * Closes the layers that are open, from the top down. session: cfs_meta_start() has succeeded. 0,
+ * or the first error of storing data.
+ */
 int layers_close(struct serve *s, bool session);
-/* The agreement of mount and kernel: in the memory that outlives this process, if there is any. */
+/* The agreement of mount and kernel; in the handoff state when there is a supervisor. */
 struct cfs_agreement *layers_agreement(struct serve *s);
 /* Whether the kernel checks permissions. */
 bool layers_kernel_checks(const struct serve *s);
-/* Size of the buffer that every thread keeps after it has taken a write. */
+/* Bytes of data in a request. Each thread keeps a buffer of that size after its first large write. */
 uint32_t layers_request_size(const struct mount_opts *o);
 
 /* resume.c */
 /*
- * As layers_open_backends(), after a death. It tries until they open: an outage of the metadata
- * that may have ended the earlier process must not end the mount as well. From this call on,
- * requests get EIO at their deadlines, as they would without the crash.
+ * layers_open_backends() after a death. Retries through an outage of the metadata: it may be what
+ * killed the earlier process, and must not end the mount. From this call on a standby answers
+ * requests with EIO at their deadlines.
  */
-int resume_open(struct serve *s, const char *url, char err[256]);
-/*
- * r: result of a step of resuming, which failed with err. Returns true after a pause when the step
- * must be repeated.
- */
+int resume_open(struct serve *s, char err[256]);
+/* A step of resuming has failed with r and err. True, after a pause: repeat it. */
 bool resume_tries_again(struct serve *s, int r, char err[256]);
 /* Restores the open files of the earlier process. */
 int resume_restore(struct serve *s, char err[256]);

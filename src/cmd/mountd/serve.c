@@ -43,7 +43,7 @@ static void on_stopping(void *arg)
 		shutdown_begin(s->shutdown);
 }
 
-/* Detaches the mount before the process exits. The thread that gets the session detaches it. */
+/* Detaches the mount before the process exits. Only the first thread that comes here does it. */
 static void abandon(void *arg)
 {
 	struct serve *s = arg;
@@ -112,7 +112,7 @@ static int start_metrics(struct serve *s, char err[256])
 	return r;
 }
 
-static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret, char err[256])
+static int mount_kernel(struct serve *s, struct cfs_fuse **ret, char err[256])
 {
 	char source[1024], kernel_opts[512];
 	struct cfs_fuse_conf conf = {
@@ -122,7 +122,7 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 		.device = s->worker->device,
 		.wrong = s->restored.lost_inos,
 		.n_wrong = s->restored.n_lost_inos,
-		.mount_point = dir,
+		.mount_point = s->dir,
 		.source = source,
 		.kernel_opts = kernel_opts,
 		.allow_other = s->o->allow_other,
@@ -152,7 +152,7 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 		cfs_url_mask(s->url, source, sizeof(source));
 	snprintf(kernel_opts, sizeof(kernel_opts), "%s%s%s", s->o->ro ? "ro" : "rw",
 		 s->o->kernel_opts ? "," : "", s->o->kernel_opts ? s->o->kernel_opts : "");
-	/* Two mounts at one place at the same moment must not both find it free. */
+	/* Two processes that mount at one place at the same time must not both find it free. */
 	lock = worker_resumes(s->worker) ? -1 : handover_lock();
 	r = cfs_fuse_mount(&conf, ret, err);
 	handover_unlock(lock);
@@ -183,8 +183,8 @@ static int start_watching(struct serve *s, char err[256])
 }
 
 /*
- * Another process takes over. Data that a crash would lose is stored. Everything else is left to
- * the kernel at exit, which is fastest, because requests wait.
+ * Another process takes the mount over. Stores the data that a crash would lose, and exits without
+ * closing anything: requests wait meanwhile.
  */
 __attribute__((noreturn)) static void leave_mount(struct serve *s)
 {
@@ -236,14 +236,14 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 	bool session = false;
 	int r, sig = 0, closed;
 
-	/* Two malloc arenas: one per core costs more memory than contention costs time here. */
+	/* Request threads allocate little: an arena for each core would only waste memory. */
 	mallopt(M_ARENA_MAX, 2);
 	r = cfs_activity_init();
 	if (r < 0)
 		cfs_warn("request tracing is off, there is no shared memory: error=%s",
 			 cfs_errname(r));
 	notify_send("STATUS=Mounting at %s", dir);
-	r = worker_resumes(w) ? resume_open(&s, url, err) : layers_open_backends(&s, url, dir, err);
+	r = worker_resumes(w) ? resume_open(&s, err) : layers_open_backends(&s, err);
 	if (r == 0)
 		r = worker_checked(w, s.setting->uuid, o->ro, err);
 	if (r == 0)
@@ -259,7 +259,7 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 	if (r == 0 && worker_resumes(w))
 		r = resume_restore(&s, err);
 	if (r == 0)
-		r = mount_kernel(&s, dir, &fuse, err);
+		r = mount_kernel(&s, &fuse, err);
 	if (r == 0 && s.standby)
 		resume_end_standby(&s);
 	if (r == 0) {
@@ -267,7 +267,7 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 		if (r == 0)
 			sig = serve(&s, fuse);
 	}
-	/* The next process resumes the mount, its session and its open files. */
+	/* Exits without closing anything, as the next process resumes the mount and its session. */
 	if (r < 0 && worker_resumes(w)) {
 		cfs_fuse_standby_end(s.standby);
 		worker_failed(w, CMD_MOUNT_FAILED, err);

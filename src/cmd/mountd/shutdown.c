@@ -18,9 +18,9 @@
 
 #define LOOK_MS	       200
 #define TELL_MS	       1000
-#define STUCK_MS       3000  /* without progress until the log is told what is waited for */
+#define STUCK_MS       3000  /* without progress: the log says what is waited for */
 #define STUCK_AGAIN_MS 10000 /* from one such line to the next */
-#define EXTRA_MS       10000 /* added to our own limit when the manager is asked for time */
+#define EXTRA_MS       10000 /* the service manager's timeout is that much longer than ours */
 #define WAITS_MAX      512
 #define MIB	       (1u << 20)
 #define MIB_UP(bytes)  (((bytes) + MIB - 1) / MIB)
@@ -54,7 +54,7 @@ int shutdown_create(const struct shutdown_conf *conf, struct shutdown **ret)
 	return 0;
 }
 
-/* With the lock. */
+/* Called with the lock held. */
 static struct work look(const struct shutdown *s)
 {
 	const struct cfs_metric_table *data = &cfs_data_metrics, *stage = &cfs_stage_metrics;
@@ -125,7 +125,6 @@ static void log_left(const struct shutdown *s, const struct work *w, const char 
 		(unsigned long long)(w->dirty_files + w->lost_files), why);
 }
 
-/* The last resort. */
 __attribute__((noreturn)) static void give_up(const struct shutdown *s, const struct work *w)
 {
 	char waits[WAITS_MAX], why[1024];
@@ -162,7 +161,7 @@ static bool is_same_wait(const char *a, const char *b)
 	return *a == *b;
 }
 
-/* Logs the stalled part once, and again when it is another one. */
+/* Logs what is waited for, unless the last such line says the same. */
 static void warn_stuck(const struct shutdown *s, const struct work *w, cfs_deadline_t limit,
 		       char told[WAITS_MAX])
 {
@@ -173,8 +172,7 @@ static void warn_stuck(const struct shutdown *s, const struct work *w, cfs_deadl
 		return;
 	memcpy(told, waits, sizeof(waits));
 	cfs_warn("unmounting waits, and gives up after %llu s more without progress: volume=%s "
-		 "mount=%s "
-		 "dirty_bytes=%llu staged_bytes=%llu waits_for=\"%s\"",
+		 "mount=%s dirty_bytes=%llu staged_bytes=%llu waits_for=\"%s\"",
 		 (unsigned long long)(cfs_deadline_left_ms(limit) / 1000), s->conf.volume,
 		 s->conf.dir, (unsigned long long)w->dirty_bytes,
 		 (unsigned long long)w->staged_bytes, waits);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Watches the end of a mount. The service manager is told how much is still to be stored. When
- * nothing moves for too long, because a backend is away or a local disk hangs, the process reports
- * the data that is lost, detaches its mount and exits, whatever its threads wait for.
+ * Watches the end of a mount, and tells the service manager how much is left to store. After
+ * stop-timeout without progress (a backend is away, or a local disk hangs) the process logs what is
+ * lost, detaches its mount and exits, whatever its threads wait for.
  */
 #ifndef CFS_CMD_SHUTDOWN_H
 #define CFS_CMD_SHUTDOWN_H
@@ -14,8 +14,8 @@ struct shutdown_conf {
 	const char *volume, *dir; /* borrowed, as all here */
 	struct cfs_data *data;
 	struct cfs_store *store;
-	uint64_t timeout_ms; /* without progress */
-	/* Detaches the mount if it is still there. The process exits when it returns. */
+	uint64_t timeout_ms; /* longest time without progress */
+	/* Detaches the mount if it is still there. The process exits afterwards. */
 	void (*abandon)(void *arg);
 	void *arg;
 };
@@ -29,10 +29,10 @@ void shutdown_begin(struct shutdown *s);
  * there is such data, else 0.
  */
 int shutdown_report_lost(struct shutdown *s);
-/* The data layer, or the store, is about to be freed and must not be used any more. */
+/* Called before the data layer, or the store, is freed. */
 void shutdown_forget_data(struct shutdown *s);
 void shutdown_forget_store(struct shutdown *s);
-/* The end is over: stops watching. NULL is fine, for the functions above too. */
+/* Stops watching, and frees s. NULL is fine, for the functions above too. */
 void shutdown_end(struct shutdown *s);
 
 #endif

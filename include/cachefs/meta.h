@@ -515,14 +515,9 @@ int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_co
 int cfs_meta_keep_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, uint32_t set,
 			  const struct cfs_attr *in, struct cfs_attr *attr);
 /*
- * Whether growing the file from old_length to new_length fits volume and directory quotas: 0,
- * -ENOSPC or -EDQUOT. No round trip. For checks before data is buffered.
- */
-int cfs_meta_check_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length);
-/*
- * The same, and reserves the space for the file until it is committed or released, so that bytes
- * accepted from a writer also fit when they are committed.
+ * Reserves the space by which a file grows from old_length to new_length, in the quotas of volume
+ * and directories, until it is committed or released: bytes accepted from a writer also fit when
+ * they are committed. 0, -ENOSPC or -EDQUOT. No round trip.
  */
 int cfs_meta_claim_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length);

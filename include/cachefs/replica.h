@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The replica of an SQLite database in a bucket: what the database has committed, as a chain of
- * entries, from which the database can be made again without its machine.
+ * The replica of an SQLite database in a bucket: a chain of entries with all that the database has
+ * committed. The database can be restored from it without its machine.
  *
  * Objects, below VOLUME/meta-replica/ (JuiceFS lists and removes nothing there):
  *
@@ -14,20 +14,20 @@
  * (src/replica/replica-internal.h has the layout). Entries pass the filters of the object store, so
  * those of an encrypted volume are encrypted.
  *
- * Processes of one machine that replicate the same database file append to one chain: the one that is
- * not first goes on from the entry of the other. Without conditional writes a lock on
+ * Processes of one machine that replicate the same database file append to one chain: a process that
+ * finds the entry of another one continues after it. Without conditional writes, a lock on
  * PATH-replica-lock has them take turns.
  *
- * One writer: entry N is created with CFS_OBJECT_NEW. Of two writers that both follow entry N - 1
- * one creates it; the other one's put fails, and it writes no more. Histories cannot mix, and no put
- * that arrives late can replace an entry.
+ * One database: entry N is created with CFS_OBJECT_NEW. Of two databases that both follow entry N - 1
+ * one creates it; the other one's put fails, and its replica is fenced. Histories cannot mix, and no
+ * put that arrives late can replace an entry.
  *
- * Capture: a thread reads frames out of the log file, whichever process has committed them. It holds
- * a read transaction at all times, so that no checkpoint of any program lets the log begin again
- * before its frames are in the chain. It lets the log begin again itself when all are. A log
- * that began again while no thread was there to hold it has other salts: then the next entry is
- * a base. So a mount goes on where the last one ended, also after kill -9, if only programs that
- * leave the log in place have written meanwhile, as cachefs does.
+ * Capture: a thread reads frames out of the log file, whichever process has committed them. It always
+ * holds a read transaction, so that no checkpoint of any program lets the log begin again before its
+ * frames are in the chain. When all are, the thread itself lets the log begin again. A log that began
+ * again while no thread held it has other salts: then the next entry is a base. So a mount continues
+ * where the last one ended, also after kill -9, if only programs that leave the log in place have
+ * written meanwhile, as cachefs does.
  */
 #ifndef CFS_REPLICA_H
 #define CFS_REPLICA_H
@@ -55,17 +55,15 @@ struct cfs_replica_conf {
 	uint64_t keep_s;  /* how far back the chain reaches at least, by the bucket's clock */
 	bool conditional; /* the bucket refuses to create an object twice */
 	/*
-	 * The database may follow an entry that another database has written: it was made from
-	 * `from`, or somebody says that it is the one to keep.
+	 * The database may follow an entry of another database: any one with take_over (the
+	 * administrator wants this database to continue), or `from`, from which it was restored.
 	 */
 	bool take_over;
 	struct cfs_replica_place from;
-	/*
-	 * It has done so, or need not: take_over is not to be used again. On the replica's thread.
-	 */
+	/* The chain is this database's, so take_over must not be used again. On the replica's thread. */
 	void (*taken)(void *arg);
 	bool in_background; /* the start does not wait for the bucket */
-	/* Another database has gone on with the chain: nothing more can be replicated. Once, on the
+	/* Another database has continued the chain: nothing more is replicated. Called once, on the
 	 * replica's thread. */
 	void (*fenced)(void *arg, const char *why);
 	void *arg;
@@ -77,18 +75,18 @@ struct cfs_replica_conf {
  */
 int cfs_replica_start(const struct cfs_replica_conf *conf, struct cfs_replica **ret, char err[256]);
 /*
- * 0 when everything that was committed before the call is in the bucket. -ETIMEDOUT; -EROFS when
- * another database has the chain. hurry: at once, else with what comes in the next half second.
+ * 0 when all that was committed before the call is in the bucket. -ETIMEDOUT; -EROFS: another
+ * database has the chain. hurry: at once, else together with changes of the next half second.
  */
 int cfs_replica_wait(struct cfs_replica *r, bool hurry, cfs_deadline_t deadline);
-/* Replicates what is committed, until the deadline at most, and ends. May be NULL. */
+/* Replicates what is committed, until the deadline at most, and frees r. r may be NULL. */
 void cfs_replica_stop(struct cfs_replica *r, cfs_deadline_t deadline);
 
 extern const struct cfs_metric_table cfs_replica_metrics;
 
 /*
- * 1: the bucket refuses to create an object twice, also when several try at once (a server that does
- * not is very likely found, not surely); 0: it replaces it; else its error. Starts threads.
+ * Starts threads. 1: the bucket refuses to create an object twice, also when several try at once (a
+ * server that does not is found very likely, not surely). 0: it replaces the object. Else its error.
  */
 int cfs_replica_probe(struct cfs_object_store *o, const char *volume, cfs_deadline_t deadline);
 
@@ -96,8 +94,8 @@ struct cfs_replica_restore {
 	struct cfs_object_store *objects;
 	const char *volume;
 	/*
-	 * The state at that time, by the clocks of writers; INT64_MAX: the last. Where a clock was set
-	 * back it may be the time of two states: -EDOM, err names the objects of both entries.
+	 * The state at that time, by the clocks of writers; INT64_MAX: the last one. Where a clock was
+	 * set back, two states may have that time: -EDOM, and err names the objects of both entries.
 	 */
 	int64_t until_ms;
 	uint64_t until_entry; /* the state after that entry instead; 0: none is named */
@@ -112,8 +110,9 @@ struct cfs_replica_state {
 	uint64_t pages, entries;	/* of the database; read */
 };
 /*
- * Makes the database. Every byte is verified. -ENOENT: there is no replica, or none so old;
- * -EBADMSG, -ENODATA: an object is damaged or missing, err has its key; the file is not usable then.
+ * Restores the database, and verifies every byte. -ENOENT: there is no replica, or none so old;
+ * -EBADMSG, -ENODATA: an object is damaged or missing, and err has its key. After an error the file is
+ * not usable.
  */
 int cfs_replica_restore(const struct cfs_replica_restore *how, struct cfs_replica_state *ret,
 			char err[256]);

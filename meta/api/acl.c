@@ -186,7 +186,7 @@ static int parse_entry(const uint8_t *p, struct cfs_acl *rule)
 	return -EINVAL;
 }
 
-/* 1: a rule; 0: no entries, which means "remove". */
+/* 1: a rule; 0: no entries, so the ACL is to be removed. */
 static int from_xattr(const uint8_t *value, size_t size, struct cfs_acl *ret)
 {
 	struct cfs_acl rule = {
@@ -247,7 +247,7 @@ ssize_t cfs_acl_getxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 	if (n)
 		return n;
 	if (!is_default) {
-		/* A chmod by a client that knows no ACLs changes the mode only. */
+		/* A client that knows no ACLs may have changed the mode only. */
 		rule.owner = attr.mode >> 6 & 7;
 		rule.other = attr.mode & 7;
 	}

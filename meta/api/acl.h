@@ -7,9 +7,8 @@
 
 int cfs_acl_cache_create(struct cfs_acl_cache **ret);
 void cfs_acl_cache_destroy(struct cfs_acl_cache *c);
-/* The rule of an id, from the cache or the engine; the copy is the caller's. */
+/* Gets the rule of an id, from the cache or the engine. The caller releases its copy. */
 int cfs_acl_get(struct cfs_meta *m, const struct cfs_ctx *ctx, uint32_t id, struct cfs_acl *ret);
-bool cfs_acl_is_name(const char *name, bool *ret_default);
 ssize_t cfs_acl_getxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 bool is_default, void **ret);
 int cfs_acl_setxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, bool is_default,

@@ -3,12 +3,11 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "base/array.h"
-#include "base/log.h"
 #include "meta/api/call.h"
 #include "meta/api/clock.h"
 #include "meta/api/clone.h"
 #include "meta/api/core.h"
+#include "meta/api/release.h"
 
 enum { PAGE = 1000, LEFT_BEHIND_S = 3600, CLONE_LIFE_S = 24 * 3600 };
 
@@ -162,22 +161,9 @@ int cfs_meta_clear_dir_stats(struct cfs_meta *m, const struct cfs_ctx *ctx)
 
 /* ---- final removal of deleted data ---- */
 
-struct dead {
-	struct cfs_dead_slice *v;
-	size_t n, cap;
-};
+typedef int (*dead_fn)(void *arg, uint64_t slice, uint32_t size);
 
-static int keep_slice(void *arg, uint64_t id, uint32_t size)
-{
-	struct dead *d = arg;
-
-	if (CFS_ARRAY_ROOM(d->v, d->n, d->cap) < 0)
-		return -ENOMEM;
-	d->v[d->n++] = (struct cfs_dead_slice){id, size};
-	return 0;
-}
-
-static void hand_on(struct dead *d, int (*fn)(void *arg, uint64_t slice, uint32_t size), void *arg)
+static void hand_on(struct cfs_release *d, dead_fn fn, void *arg)
 {
 	size_t i;
 
@@ -205,20 +191,18 @@ static int keep_delfile(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_
 	return 0;
 }
 
-typedef int (*dead_fn)(void *arg, uint64_t slice, uint32_t size);
-
 static int reap_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length, dead_fn fn, void *arg)
 {
-	struct dead dead = {0};
+	struct cfs_release dead = {0};
 	struct cfs_ctx ctx;
 	int rc;
 
 	do {
 		ctx = cfs_ctx_internal(m->conf.timeout_ms);
-		rc = m->eng->ops->delete_chunk(m->eng, &ctx, ino, keep_slice, &dead);
+		rc = m->eng->ops->delete_chunk(m->eng, &ctx, ino, cfs_release_add, &dead);
 		hand_on(&dead, fn, arg);
 	} while (rc == 0);
-	free(dead.v);
+	cfs_release_free(&dead);
 	if (rc < 0)
 		return rc;
 	ctx = cfs_ctx_internal(m->conf.timeout_ms);
@@ -254,19 +238,19 @@ static int reap_files(struct cfs_meta *m, dead_fn fn, void *arg, uint64_t *count
 static int reap_delayed(struct cfs_meta *m, dead_fn fn, void *arg, uint64_t *count)
 {
 	int64_t before_s = cfs_clock_earliest_s(m) - (int64_t)atomic_load(&m->trash_days) * 86400;
-	struct dead dead = {0};
+	struct cfs_release dead = {0};
 	int rc;
 
 	for (;;) {
 		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 
-		rc = m->eng->ops->expire_delayed(m->eng, &ctx, before_s, keep_slice, &dead);
+		rc = m->eng->ops->expire_delayed(m->eng, &ctx, before_s, cfs_release_add, &dead);
 		hand_on(&dead, fn, arg);
 		if (rc)
 			break;
 		(*count)++;
 	}
-	free(dead.v);
+	cfs_release_free(&dead);
 	return rc < 0 ? rc : 0;
 }
 

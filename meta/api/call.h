@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * One call of the public interface: measured, and with permission checks on when the mount wants
- * them.
- */
+/* The begin and end of a call of the public interface: counters, and the context for the engine. */
 #ifndef CFS_META_CALL_H
 #define CFS_META_CALL_H
 
@@ -12,14 +9,14 @@ struct cfs_call {
 	struct cfs_meta *m;
 	enum cfs_meta_op op;
 	uint64_t start_ns;
-	const struct cfs_ctx *ctx;
-	struct cfs_ctx checking;
+	const struct cfs_ctx *ctx; /* the caller's, or `checking` */
+	struct cfs_ctx checking;   /* the same with permission checks, when the mount wants them */
 };
 void cfs_call_begin(struct cfs_call *c, struct cfs_meta *m, enum cfs_meta_op op,
 		    const struct cfs_ctx *ctx);
 /* Counts, turns -ETIMEDOUT and -ENOTCONN into -EIO (with a log line), returns the result. */
 ssize_t cfs_call_end(struct cfs_call *c, ssize_t rc);
-/* Both, around `result`, which finds the context in c.ctx. */
+/* The two around the expression `result`, which uses c.ctx. */
 #define CFS_CALL(c, m, op, ctx, result)                                                            \
 	({                                                                                         \
 		struct cfs_call c;                                                                 \

@@ -13,15 +13,11 @@ static int64_t distance(int64_t a, int64_t b)
 	return a > b ? a - b : b - a;
 }
 
-/* Setting this host's clock does not move it. */
+/* Does not change when this host's clock is set. */
 static int64_t boot_s(void)
 {
-	struct timespec ts;
-
-	clock_gettime(CLOCK_BOOTTIME, &ts);
-	return ts.tv_sec;
+	return (int64_t)cfs_boot_ms() / 1000;
 }
-
 void cfs_clock_read(struct cfs_meta *m)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
@@ -44,7 +40,6 @@ int64_t cfs_clock_s(const struct cfs_meta *m)
 {
 	int64_t off_s = atomic_load(&m->clock_off_s);
 
-	/* Until the database has told its time this host's stands for it. */
 	return off_s ? boot_s() + off_s : cfs_wall_s();
 }
 

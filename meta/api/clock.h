@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Times that mounts share (the expiry of a session, an hour of the trash) are also compared with
- * the database's clock, so that a host with a wrong clock neither considers others dead nor empties
- * the trash early. Until that clock has been read, this host's is used.
+ * Times that mounts share (the expiry of a session, an hour of the trash) are compared with the
+ * database's clock, too: a host with a wrong clock must neither consider others dead nor empty the
+ * trash early. Until that clock has been read, this host's is used.
  */
 #ifndef CFS_META_CLOCK_H
 #define CFS_META_CLOCK_H

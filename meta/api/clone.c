@@ -49,7 +49,7 @@ static int push(struct work *w, cfs_ino_t src, cfs_ino_t dst)
 
 /* ---- copying ---- */
 
-/* The copy counts in the volume at once, and in directories when it gets its name. */
+/* Checks quotas. A copy counts in the volume at once, in directories when it gets its name. */
 static int charge(struct work *w, const struct cfs_ctx *ctx, const struct cfs_attr *attr)
 {
 	int64_t space = cfs_weight_of(attr);
@@ -72,8 +72,8 @@ static int charge(struct work *w, const struct cfs_ctx *ctx, const struct cfs_at
 }
 
 /*
- * Permission checks for mounts on which the kernel makes none, because root is mapped to another
- * user. That user may copy what it can read, and owns the copies.
+ * Permission checks where the kernel makes none, because callers are mapped to another user. That
+ * user may copy files that it can read, and owns the copies.
  */
 static int may_copy(struct work *w, const struct cfs_ctx *ctx, cfs_ino_t src,
 		    const struct cfs_attr *attr)
@@ -130,7 +130,7 @@ static int copy_item(struct work *w, const struct cfs_name *i, cfs_ino_t dst)
 	return push(w, i->ino, copy.ino);
 }
 
-/* The attributes copied with the directory may differ from the entries found later. */
+/* Counts a directory's entries again: they may have changed after its attributes were copied. */
 static int settle(struct work *w, cfs_ino_t dst)
 {
 	struct cfs_ctx ctx = step_ctx(w);
@@ -180,7 +180,7 @@ static int copy_tree(struct work *w, cfs_ino_t src, cfs_ino_t dst)
 
 /* ---- giving up ---- */
 
-/* Usage of a detached tree was not counted in directories. */
+/* Removes an entry of a detached tree, whose usage was not counted in directories. */
 static int remove_entry(struct cfs_meta *m, cfs_ino_t dir, const struct cfs_name *i)
 {
 	const struct cfs_engine_remove req = {.parent = dir, .name = i->name, .name_len = i->len};
@@ -202,8 +202,8 @@ static int remove_entry(struct cfs_meta *m, cfs_ino_t dir, const struct cfs_name
 }
 
 /*
- * Removes bottom up, and keeps the path to the current directory, one item per level. Entries are
- * removed as they are read, so each page starts at the beginning.
+ * Removes the content of a directory bottom up. `path` leads to the current directory. Entries are
+ * removed as they are read, so each listing starts at the beginning.
  */
 static int empty(struct cfs_meta *m, cfs_ino_t top)
 {
@@ -240,7 +240,7 @@ static int empty(struct cfs_meta *m, cfs_ino_t top)
 			continue;
 		if (!depth)
 			break;
-		/* Empty: its entry is removed when its parent is read again. */
+		/* The empty directory is removed when its parent is listed again. */
 		dir = --depth ? path[depth - 1].ino : top;
 	}
 	free(path);
@@ -268,7 +268,7 @@ int cfs_clone_discard(struct cfs_meta *m, cfs_ino_t top)
 	return rc == -ENOENT ? 0 : rc;
 }
 
-/* ---- the whole ---- */
+/* ---- a clone ---- */
 
 static int attach(struct work *w, struct cfs_entry *top)
 {
@@ -306,12 +306,12 @@ static int copy_all(struct work *w, struct cfs_entry *ret)
 	rc = w->m->eng->ops->lookup(w->m->eng, &ctx, req->parent, req->name, req->name_len, &there);
 	if (rc != -ENOENT)
 		return rc ? rc : -EEXIST;
-	/* The engine copies records as they are. */
+	/* The engine copies records: unstored times must be in them. */
 	rc = req->preserve ? cfs_dirtimes_store(w->m, &ctx) : 0;
 	if (rc)
 		return rc;
 	rc = copy_inode(w, req->src, req->parent, NULL, 0, &top);
-	if (!w->inodes) /* nothing was made */
+	if (!w->inodes) /* there is nothing to discard */
 		return rc;
 	if (!rc && top.attr.type == CFS_TYPE_DIR)
 		rc = copy_tree(w, req->src, top.ino);

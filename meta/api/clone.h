@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trees that clones have not attached. */
+/* Detached trees of unfinished clones. */
 #ifndef CFS_META_CLONE_H
 #define CFS_META_CLONE_H
 

@@ -21,7 +21,7 @@
 #include "meta/setting/setting-internal.h"
 
 enum { INODE_BATCH = 1024, SLICE_BATCH = 4096 };
-enum { LEAVE_MS = 3000 }; /* a successor process waits to continue */
+enum { LEAVE_MS = 3000 }; /* deadline of cfs_meta_leave(): a successor process waits */
 
 __attribute__((format(printf, 2, 3))) static void say(char err[256], const char *fmt, ...)
 {
@@ -82,8 +82,6 @@ int cfs_core_check_acl(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 	/* Without an ACL the engine checks permissions, after it knows whether the name exists. */
 	return attr.access_acl ? cfs_core_access(m, ctx, ino, mask, &attr) : 0;
 }
-
-/* ---- answers to engines ---- */
 
 bool cfs_core_trash_on(struct cfs_meta *core)
 {
@@ -152,7 +150,7 @@ static int create_parts(struct cfs_meta *m)
 	if (!rc)
 		rc = cfs_quotas_create(&m->quotas);
 	if (!rc)
-		rc = cfs_jobs_create(m, &m->jobs);
+		rc = cfs_jobs_create(&m->jobs);
 	return rc;
 }
 
@@ -226,7 +224,7 @@ int cfs_meta_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_
 		return rc;
 	}
 	cfs_quotas_attach(m->quotas, m->eng);
-	/* Engines write the message before they know the result. */
+	/* Engines may leave a message even when they succeed. */
 	err[0] = '\0';
 	*ret = m;
 	return 0;
@@ -352,7 +350,7 @@ static int prepare_update(const struct cfs_setting *old, struct cfs_setting *s, 
 
 	if (force && strcmp(old->name, s->name))
 		return 0;
-	/* Rows and objects stay: it is the same volume. */
+	/* Rows and objects stay, so it is the same volume. */
 	rc = replace_string(&s->uuid, old->uuid);
 	if (!rc)
 		rc = cfs_setting_take_rest(s, old);

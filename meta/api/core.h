@@ -33,7 +33,7 @@ struct cfs_meta {
 	char *mount_point;
 	bool trace; /* CFS_TRACE=meta: each call is a line of the debug log */
 
-	cfs_meta_copy_fn copy; /* NULL: there is none */
+	cfs_meta_copy_fn copy; /* replication; NULL: there is none */
 	void *copy_arg;
 	bool copy_in_sync;
 
@@ -43,7 +43,7 @@ struct cfs_meta {
 	pthread_mutex_t setting_lock; /* protects setting and setting_text */
 	struct cfs_setting *setting;
 	char *setting_text;
-	char *load_text, *loaded_text; /* the setting during an own load, and after it */
+	char *load_text, *loaded_text; /* the setting during a load of ours, and after it */
 	/* Copies of its fields for hot paths. */
 	_Atomic int trash_days;
 	_Atomic bool enable_acl;
@@ -55,10 +55,10 @@ struct cfs_meta {
 	cfs_ino_t trash_ino;
 
 	pthread_mutex_t unclosed_lock; /* protects unclosed */
-	struct cfs_inomap unclosed;    /* of cfs_ino_t: closes that failed in the engine */
+	struct cfs_inomap unclosed;    /* of cfs_ino_t: the engine failed to close them; file.h */
 
-	_Atomic int64_t clock_off_s; /* of the database, ahead of CLOCK_BOOTTIME; clock.c */
-	int64_t clock_told_s;	     /* as logged last; used by the heartbeat only */
+	_Atomic int64_t clock_off_s; /* database's clock minus CLOCK_BOOTTIME; 0: not read yet */
+	int64_t clock_told_s;	     /* difference logged last; used by the heartbeat only */
 
 	uint64_t resume_sid; /* session to continue; 0: none */
 	struct cfs_acl_cache *acls;
@@ -71,9 +71,9 @@ struct cfs_meta {
 
 /* Whether this setting belongs to an unfinished load. */
 bool cfs_load_unfinished(const char *setting);
-/* Makes a setting that was just read or written the current one. */
+/* Makes `s`, encoded as `text`, the current setting. Copies both. */
 int cfs_core_adopt_setting(struct cfs_meta *m, const char *text, const struct cfs_setting *s);
-/* 0, or an errno for a name that cannot exist. */
+/* 0 or negative: no entry can have that name. */
 int cfs_core_check_name(const char *name, size_t len);
 bool cfs_core_trash_on(struct cfs_meta *m);
 /* 0 or -EROFS */
@@ -82,8 +82,8 @@ int cfs_core_check_writable(const struct cfs_meta *m);
 int cfs_core_access(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask,
 		    const struct cfs_attr *attr);
 /*
- * Under ctx->check: permission on a directory that carries an access ACL, which engines do not
- * check (rules.h). 0 at once otherwise.
+ * With ctx->check: the permission on a directory with an access ACL, which engines do not check
+ * (rules.h). Else 0.
  */
 int cfs_core_check_acl(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask);
 

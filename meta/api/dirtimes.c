@@ -23,7 +23,7 @@
 #include "meta/quota/inomap.h"
 
 enum {
-	LIMIT = 16384,	  /* directories; beyond it, a thread stores the times itself */
+	LIMIT = 16384,	  /* directories; beyond it, the changing thread stores the times */
 	KEEP_S = 60,	  /* longer than a call lasts */
 	IDLE_MS = 600000, /* wake-up interval of the idle thread */
 	STORE_MS = 3000,  /* how long stopping waits for the last store */
@@ -37,11 +37,11 @@ struct dir {
 };
 
 struct cfs_dirtimes {
-	pthread_mutex_t lock; /* protects all of it */
+	pthread_mutex_t lock; /* protects all fields but n */
 	pthread_cond_t wake;
 	struct cfs_inomap dirs; /* of struct dir */
 	size_t n_pending;
-	cfs_deadline_t due; /* of those */
+	cfs_deadline_t due; /* when the pending ones are stored */
 	pthread_t thread;   /* started by the first change */
 	bool running, stopping;
 	_Atomic size_t n; /* dirs.n, read without the lock */
@@ -82,7 +82,7 @@ static bool is_over(const struct dir *d, struct timespec now)
 	return !is_pending(d) && now.tv_sec - d->stored.tv_sec > KEEP_S;
 }
 
-/* Drops stored times that no running call needs; under pressure all stored times. */
+/* Drops stored times that no running call needs. all: drops all stored times. */
 static void drop_stored(struct cfs_dirtimes *t, struct timespec now, bool all)
 {
 	struct cfs_inomap kept;
@@ -161,11 +161,10 @@ int cfs_dirtimes_store(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	if (!rc && n)
 		rc = m->eng->ops->touch_dirs(m->eng, ctx, v, n);
 	pthread_mutex_lock(&t->lock);
-	if (rc) {
+	if (rc)
 		t->due = cfs_deadline_in(m->conf.skip_dir_mtime_ms + RETRY_MS);
-	} else {
+	else
 		mark_stored(t, v, n);
-	}
 	pthread_mutex_unlock(&t->lock);
 	free(v);
 	return rc;
@@ -287,7 +286,7 @@ void cfs_dirtimes_changed(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 
 	if (cfs_ino_is_trash(dir))
 		return;
-	/* The clock of another client is ahead: the times must advance all the same. */
+	/* Times must advance even when another client with a clock ahead of ours has set them. */
 	if (seen && seen->type == CFS_TYPE_DIR && !is_later(one.time, seen->ctime)) {
 		one.time = seen->ctime;
 		one.time.tv_nsec += 1000;
@@ -329,7 +328,7 @@ void cfs_dirtimes_set(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t d
 		*d = (struct dir){.ino = dir};
 	} else if (d && !mtime && d->time.tv_sec && is_later(attr->ctime, d->until) &&
 		   (is_pending(d) || !is_later(ctx->now, d->stored))) {
-		/* This change may have reached the record first; then the time was not stored. */
+		/* When this change reached the record first, the engine did not store the time. */
 		make_pending(m, t, d);
 		d->until = attr->ctime;
 	}

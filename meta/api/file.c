@@ -91,7 +91,9 @@ static int find_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs
 	if (rc || !c->slice.id || !c->is_stored)
 		return rc;
 	/*
-	 * A slice leaves the metadata after its blocks: asked in this order, the answers are sure.
+	 * No record names the slice. Rows of a dead slice are removed after its blocks. So blocks that
+	 * are there now mean that the commit was not carried out. Blocks that are gone mean that it
+	 * was, and that the slice was replaced and removed since.
 	 */
 	stored = c->is_stored(c->arg, &c->slice, ctx->deadline);
 	if (stored)
@@ -229,7 +231,7 @@ static int check_copy(const struct cfs_copy_range *r)
 	return 0;
 }
 
-/* The copy ends at the source's length, which only matters when space is short. */
+/* The copy ends at the end of the source. Its length is read only when space is short. */
 static int reserve_copy_space(struct cfs_meta *m, const struct cfs_ctx *ctx,
 			      const struct cfs_copy_range *r, struct cfs_reservation *ret)
 {
@@ -378,7 +380,7 @@ int cfs_meta_touch_atime(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 	return (int)cfs_call_end(&c, rc);
 }
 
-/* Without memory for the note, the end of the session closes the inode. */
+/* For cfs_core_close_again(). Without memory for that, the end of the session closes the inode. */
 static void note_unclosed(struct cfs_meta *m, cfs_ino_t ino)
 {
 	pthread_mutex_lock(&m->unclosed_lock);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Removes data without references (volume-format section 9). A few workers remove the data of files
- * just deleted. A job removes leftovers soon after a mount has begun and then hourly, on the mount
- * that claims it.
+ * that were just deleted. Jobs remove leftovers soon after a mount has begun and then hourly, each on
+ * the mount that claims it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -41,9 +41,9 @@ struct cfs_jobs {
 	struct cfs_ticker *ticker;
 	unsigned ticks;
 	int64_t started_s;	  /* by the engine's clock */
-	_Atomic bool stopping;	  /* set: no more work is accepted, and hourly jobs end */
-	_Atomic uint64_t stop_at; /* deadline of the queued work after that */
-	_Atomic bool overflowed;  /* files were deleted that the queue had no room for */
+	_Atomic bool stopping;	  /* no more work is accepted, and hourly jobs end */
+	_Atomic uint64_t stop_at; /* deadline of the work that is queued then */
+	_Atomic bool overflowed;  /* the queue had no room for some deleted files */
 
 	/* Protects what follows; held for memory accesses only. */
 	pthread_mutex_t lock;
@@ -51,17 +51,16 @@ struct cfs_jobs {
 	size_t first, n;
 };
 
-/* Tells a worker that there is something to do. */
+/* Has a worker look into the queue. */
 struct task {
 	struct cfs_job job;
 	struct cfs_meta *m;
 };
 
-int cfs_jobs_create(struct cfs_meta *m, struct cfs_jobs **ret)
+int cfs_jobs_create(struct cfs_jobs **ret)
 {
 	struct cfs_jobs *j = calloc(1, sizeof(*j));
 
-	(void)m;
 	if (!j)
 		return -ENOMEM;
 	pthread_mutex_init(&j->lock, NULL);
@@ -79,17 +78,14 @@ void cfs_jobs_destroy(struct cfs_jobs *j)
 
 /* ---- slices and files ---- */
 
-/*
- * After the stop, queued deletions may still run until stop_at, so that an unmount right after rm
- * -r does not leave the data to another mount.
- */
+/* Queued deletions go on until stop_at: an unmount right after rm -r leaves no data to other mounts. */
 bool cfs_jobs_cut_short(struct cfs_meta *m)
 {
 	return atomic_load(&m->jobs->stopping) &&
 	       cfs_deadline_passed(atomic_load(&m->jobs->stop_at));
 }
 
-/* The rows of a deleted file. Its slices are added to *dead, and released when they are many. */
+/* Removes the rows of a deleted file. Adds its slices to *dead, and releases these when many. */
 static int delete_rows(struct cfs_meta *m, cfs_ino_t ino, struct cfs_release *dead)
 {
 	int rc;
@@ -105,9 +101,8 @@ static int delete_rows(struct cfs_meta *m, cfs_ino_t ino, struct cfs_release *de
 }
 
 /*
- * Removes a batch of files and releases their slices together with those in *dead. The records of
- * the files are removed last. Returns the number removed; *ret_error is the error of the last that
- * failed.
+ * Removes a batch of files, and releases their slices together with those in *dead. The records of
+ * the files are removed last. Returns how many were removed. *ret_error: the last error, if any.
  */
 static size_t delete_batch(struct cfs_meta *m, struct deletion *v, size_t n,
 			   struct cfs_release *dead, int *ret_error)
@@ -137,7 +132,7 @@ static size_t delete_batch(struct cfs_meta *m, struct deletion *v, size_t n,
 	return done;
 }
 
-/* Time that one round of a job may take. */
+/* Whether a round of an hourly job must end. */
 static bool time_is_up(struct cfs_meta *m, cfs_deadline_t end)
 {
 	return atomic_load(&m->jobs->stopping) || cfs_deadline_passed(end);
@@ -152,15 +147,12 @@ static int keep_delfile(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_
 {
 	struct delfiles *d = arg;
 
-	(void)when_s;
 	if (d->n < PAGE)
 		d->v[d->n++] = (struct deletion){DELETE_FILE, ino, length};
 	return 0;
 }
 
-/*
- * Removes all files deleted before that time, by any client. A failure does not delay the others.
- */
+/* Removes all files that any client deleted before that time. A failure does not delay the others. */
 static int delete_files(struct cfs_meta *m, int64_t before_s, cfs_deadline_t end)
 {
 	struct delfiles *d = malloc(sizeof(*d));
@@ -224,7 +216,7 @@ static void run_task(struct cfs_job *job)
 	}
 	cfs_release_free(&strays);
 	cfs_release_free(&dead);
-	/* The refused files are in the tables by now. */
+	/* By now the table has the files that the queue had no room for. */
 	if (!cfs_jobs_cut_short(m) && atomic_exchange(&m->jobs->overflowed, false))
 		delete_files(m, cfs_wall_s() + 1, cfs_deadline_in(BUDGET_MS));
 }
@@ -237,7 +229,7 @@ static void wake(struct cfs_meta *m)
 		return;
 	t->m = m;
 	t->job.run = run_task;
-	/* When the queue is full, the workers in it will take this work. */
+	/* When the workers' queue is full, tasks in it will take this work. */
 	if (cfs_workers_try_submit(m->jobs->workers, &t->job))
 		free(t);
 }
@@ -254,7 +246,7 @@ static void submit(struct cfs_meta *m, const struct deletion *what)
 	if (!is_working(m))
 		return;
 	pthread_mutex_lock(&j->lock);
-	/* A full queue means many deletions at once; the tables record the rest. */
+	/* The tables have the deletions that a full queue refuses. */
 	if (j->n == MAX_QUEUED)
 		atomic_store(&j->overflowed, true);
 	else
@@ -283,7 +275,7 @@ void cfs_jobs_sweep(struct cfs_meta *m)
 
 /* ---- hourly ---- */
 
-/* A mount that has just begun takes all deleted files. Two mounts may then remove the same file. */
+/* The first run takes all deleted files: another mount may be removing some of them, too. */
 static int clean_files(struct cfs_meta *m, cfs_deadline_t end)
 {
 	return delete_files(m, cfs_wall_s() - (m->jobs->ticks ? LEFT_BEHIND_S : -1), end);
@@ -331,7 +323,6 @@ static int trim_changelog(struct cfs_meta *m, cfs_deadline_t end)
 	int64_t before_s = 0;
 	int rc;
 
-	(void)end;
 	rc = cfs_meta_setting(m, &s);
 	if (rc)
 		return rc;
@@ -366,10 +357,7 @@ static void run_job(struct cfs_meta *m, const char *counter, int64_t interval_s,
 			 counter, cfs_errname(rc));
 }
 
-/*
- * The first run takes up the leftovers of earlier mounts, unless another mount has done so since
- * this one began.
- */
+/* The first run removes leftovers of earlier mounts, unless another mount has since this one began. */
 static void tick(void *arg)
 {
 	struct cfs_meta *m = arg;

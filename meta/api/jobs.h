@@ -5,23 +5,21 @@
 
 #include "meta/api/core.h"
 
-int cfs_jobs_create(struct cfs_meta *m, struct cfs_jobs **ret);
+int cfs_jobs_create(struct cfs_jobs **ret);
 void cfs_jobs_destroy(struct cfs_jobs *j);
 int cfs_jobs_start(struct cfs_meta *m);
 void cfs_jobs_stop(struct cfs_meta *m);
 /*
- * Removes files that other mounts left in the table of deleted files at once, not within the hour.
+ * Removes all files in the table of deleted files now, not within the hour.
  */
 void cfs_jobs_sweep(struct cfs_meta *m);
-/*
- * Removes the objects of all slices without references. Failures are left to the next hourly run.
- */
+/* Removes the objects of all slices without references. The next hourly run retries failures. */
 int cfs_jobs_clean_slices(struct cfs_meta *m, cfs_deadline_t end);
-/* Removes the data of a deleted file soon, or leaves it to the hourly job. */
+/* Has a worker remove the data of a deleted file, or leaves it to the hourly job. */
 void cfs_jobs_delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length);
 /*
- * Releases a slice without references soon, or leaves it to the hourly job. committed: a record has
- * named it.
+ * Has a worker release a slice without references, or leaves it to the hourly job. committed: a record
+ * has named it.
  */
 void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size, bool committed);
 /* True when the mount ends and no time is left for deletions. */

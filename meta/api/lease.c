@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A lease is a record "ID EXPIRY HOLDER": a random number, seconds of the database's clock, and
- * text for messages. Each change is a compare and swap, so that only one of two commands that find
- * it free gets it. A lease lasts twice the deadline of an operation: an operation that the holder
- * began with half of the lease left has ended when another command can take it.
+ * text for messages. Each change is a compare and swap: of two commands that find it free, one gets
+ * it. A lease lasts twice the deadline of an operation: an operation that its holder began with half
+ * of the lease left has ended when another command can take the lease.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -24,7 +24,7 @@ struct cfs_lease {
 	struct cfs_ticker *ticker;
 	pthread_mutex_t lock; /* protects the fields below; held while the record is written */
 	char value[VALUE_MAX];
-	uint64_t end_ms; /* of CLOCK_BOOTTIME; 0: lost */
+	uint64_t end_ms; /* as cfs_boot_ms(); 0: lost */
 };
 
 struct value {
@@ -33,15 +33,6 @@ struct value {
 	int64_t end_s;
 	char holder[HOLDER_MAX];
 };
-
-/* Time in which the host is suspended counts, as it does for the other hosts. */
-static uint64_t now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_BOOTTIME, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 static void make_value(const struct cfs_lease *l, char ret[VALUE_MAX])
 {
@@ -79,7 +70,7 @@ static void hold(struct cfs_lease *l, const char *value, uint64_t begun_ms)
 static int renew(struct cfs_lease *l)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(l->life_ms / 4);
-	uint64_t begun_ms = now_ms();
+	uint64_t begun_ms = cfs_boot_ms();
 	char fresh[VALUE_MAX];
 	struct value there;
 	int rc;
@@ -89,7 +80,7 @@ static int renew(struct cfs_lease *l)
 	make_value(l, fresh);
 	rc = cfs_meta_swap_record(l->m, &ctx, l->key, l->value, strlen(l->value), fresh,
 				  strlen(fresh));
-	/* An earlier write may have succeeded with its answer lost: the id is ours. */
+	/* An earlier write of ours may have succeeded although its answer was lost. */
 	if (rc == -ESTALE) {
 		rc = read_value(l, &ctx, &there);
 		if (!rc && there.id == l->id && strcmp(there.text, fresh))
@@ -122,7 +113,7 @@ static void tick(void *arg)
 static int try_take(struct cfs_lease *l, struct value *ret)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(l->life_ms / 2);
-	uint64_t begun_ms = now_ms();
+	uint64_t begun_ms = cfs_boot_ms();
 	char fresh[VALUE_MAX];
 	int rc;
 
@@ -191,9 +182,9 @@ int cfs_lease_check(struct cfs_lease *l)
 	int rc = 0;
 
 	pthread_mutex_lock(&l->lock);
-	if (l->end_ms < now_ms() + l->life_ms / 2)
+	if (l->end_ms < cfs_boot_ms() + l->life_ms / 2)
 		rc = renew(l);
-	if (!rc && l->end_ms < now_ms() + l->life_ms / 2)
+	if (!rc && l->end_ms < cfs_boot_ms() + l->life_ms / 2)
 		rc = -ETIMEDOUT;
 	pthread_mutex_unlock(&l->lock);
 	return rc;
@@ -206,10 +197,7 @@ void cfs_lease_drop(struct cfs_lease *l)
 	if (!l)
 		return;
 	cfs_ticker_stop(l->ticker);
-	/*
-	 * The record may belong to another command by now. A record not known to be ours is left to
-	 * expire.
-	 */
+	/* Another command may have the lease by now. Unless it is known to be ours, it expires. */
 	if (renew(l) == 0) {
 		ctx = cfs_ctx_internal(l->life_ms / 2);
 		cfs_meta_drop_record(l->m, &ctx, l->key);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A volume made from the rows of another one. */
+/* Filling an empty database with the rows of another volume. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -10,10 +10,7 @@
 #include "meta/api/call.h"
 #include "meta/api/core.h"
 
-/*
- * Every client refuses this MetaVersion, so no client mounts half a volume. The number identifies
- * the load.
- */
+/* Every client refuses this MetaVersion, so none mounts half a volume. The UUID identifies the load. */
 static const char unfinished[] =
 	"{\n\"Name\": \"unfinished-load\",\n"
 	"\"UUID\": \"00000000-0000-0000-0000-%012" PRIx64 "\",\n\"Storage\": \"file\",\n"

@@ -258,8 +258,8 @@ static int check_target(const struct cfs_mknod *req)
 }
 
 /*
- * The group comes from a setgid parent, which only matters when groups have limits. Directories
- * count names.
+ * Reserves quota. The group of a setgid parent is read only when owners have limits. Directories count
+ * names, so an inode without one counts in none.
  */
 static int charge_new_inode(struct cfs_meta *m, const struct cfs_ctx *ctx,
 			    const struct cfs_mknod *req, struct cfs_reservation *ret)
@@ -280,7 +280,7 @@ static int charge_new_inode(struct cfs_meta *m, const struct cfs_ctx *ctx,
 	return cfs_quotas_reserve(m->quotas, ctx, &charge, ret);
 }
 
-/* After the checks; fn: of the engine, for a name or for none. */
+/* Called after the checks. fn: the engine's mknod or make_unnamed. */
 static int make_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 		      cfs_engine_mknod_fn *fn, struct cfs_entry *ret)
 {
@@ -354,7 +354,7 @@ int cfs_meta_make_unnamed(struct cfs_meta *m, const struct cfs_ctx *ctx,
 	return (int)CFS_CALL(c, m, CFS_META_OP_mknod, ctx, do_make_unnamed(m, c.ctx, req, ret));
 }
 
-/* A second name counts in its directory's quotas, not in the volume. */
+/* Reserves quota for a second name, which counts in its directory's quotas, not in the volume. */
 static int charge_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		       cfs_ino_t parent, struct cfs_reservation *ret)
 {
@@ -429,7 +429,7 @@ static int check_old_name(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 	return cfs_core_check_acl(m, ctx, parent, W_OK | X_OK);
 }
 
-/* After the checks. rmdir changes the parent's link count, so the engine stores its times, too. */
+/* Called after the checks. An rmdir changes the parent's link count: the engine stores its times. */
 static int remove_name(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
 		       const char *name, size_t len, unsigned flags, bool dir,
 		       struct cfs_removed *ret)
@@ -531,7 +531,7 @@ static int check_rename(struct cfs_meta *m, const struct cfs_ctx *ctx, const str
 	return cfs_core_check_acl(m, ctx, r->dst_parent, W_OK | X_OK);
 }
 
-/* Quotas of directories: a moved tree must fit into its target. Without quotas it costs nothing. */
+/* Checks that moved trees fit into the quotas of their targets. Without quotas: no engine call. */
 static int check_moves(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_rename *r,
 		       struct cfs_tree_move *ret_there, struct cfs_tree_move *ret_back)
 {
@@ -553,7 +553,7 @@ static int check_moves(struct cfs_meta *m, const struct cfs_ctx *ctx, const stru
 	return rc;
 }
 
-/* An inode that has another name now. */
+/* Completes the attributes of an inode that was renamed. */
 static void show_moved(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		       struct cfs_attr *attr)
 {

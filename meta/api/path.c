@@ -7,7 +7,7 @@
 #include "meta/api/call.h"
 #include "meta/api/core.h"
 
-/* Hard links multiply with nothing else: directories have one parent. */
+/* Names of one inode. Directories have one parent each, so there are no more paths than names. */
 enum { MAX_NAMES = 65536, MAX_PATH_BYTES = 1 << 20 };
 
 struct name {

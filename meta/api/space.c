@@ -87,12 +87,6 @@ int cfs_meta_statfs(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t roo
 	return (int)cfs_call_end(&c, rc);
 }
 
-int cfs_meta_check_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length)
-{
-	return cfs_quotas_check_growth(m->quotas, ctx, ino, attr, old_length, new_length);
-}
-
 int cfs_meta_claim_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length)
 {

@@ -25,7 +25,7 @@ int cfs_core_trash_dir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 		*ret = 0;
 		return 0;
 	}
-	/* Must not be an hour that other mounts already consider over. */
+	/* By the clock that is ahead: other mounts must not consider that hour over. */
 	now = ctx->now.tv_sec + CFS_MAX(cfs_clock_s(m) - cfs_wall_s(), (int64_t)0);
 	gmtime_r(&now, &tm);
 	strftime(name, sizeof(name), "%Y-%m-%d-%H", &tm);
@@ -65,7 +65,7 @@ static int remove_item(struct cfs_meta *m, cfs_ino_t dir, const struct cfs_name 
 	return rc == -ENOENT ? 0 : rc;
 }
 
-/* Directories that came here with content (by a rename over them) are emptied first. */
+/* Empties a directory of the trash. Directories in it may have content. */
 static int empty(struct cfs_meta *m, cfs_ino_t dir, unsigned depth, cfs_deadline_t end,
 		 const _Atomic bool *stop)
 {
@@ -97,7 +97,7 @@ static int empty(struct cfs_meta *m, cfs_ino_t dir, unsigned depth, cfs_deadline
 	return rc;
 }
 
-/* "2026-11-21-01" as the end of that hour; -1 for any other name. */
+/* The time that a name such as "2026-11-21-01" means (when that hour begins); -1: another name. */
 static int64_t hour_of(const char *name)
 {
 	struct tm tm = {0};
@@ -149,6 +149,6 @@ int cfs_trash_expire(struct cfs_meta *m, cfs_deadline_t end, const _Atomic bool 
 		}
 	}
 	free(p);
-	/* A volume without trash has no directory of it. */
+	/* -ENOENT: the volume never had a trash. */
 	return rc < 0 && rc != -ENOENT ? rc : 0;
 }

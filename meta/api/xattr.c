@@ -12,7 +12,7 @@
 static const char acl_access[] = "system.posix_acl_access";
 static const char acl_default[] = "system.posix_acl_default";
 
-bool cfs_acl_is_name(const char *name, bool *ret_default)
+static bool is_acl(const char *name, bool *ret_default)
 {
 	if (strcmp(name, acl_access) == 0)
 		*ret_default = false;
@@ -51,7 +51,7 @@ static ssize_t getxattr_(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 
 	if (n)
 		return n;
-	if (cfs_acl_is_name(name, &is_default))
+	if (is_acl(name, &is_default))
 		n = cfs_acl_getxattr(m, ctx, ino, is_default, &value);
 	else
 		n = m->eng->ops->getxattr(m->eng, ctx, ino, name, &value);
@@ -64,7 +64,7 @@ ssize_t cfs_meta_getxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 	return CFS_CALL(c, m, CFS_META_OP_xattr, ctx, getxattr_(m, c.ctx, ino, name, buf, size));
 }
 
-/* The ACLs are ids in the inode, not rows of the xattr table, but listed all the same. */
+/* ACLs are ids in the inode, not rows of the xattr table. They are listed, too. */
 static int append_acl_names(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			    char **names, ssize_t *len)
 {
@@ -131,7 +131,7 @@ static int check_change(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 	if (attr.flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND))
 		return -EPERM;
 	/* Only the owner may change an ACL, whatever the mode says: acl.c checks that. */
-	if (!ctx->check || ctx->uid == 0 || cfs_acl_is_name(name, &is_default))
+	if (!ctx->check || ctx->uid == 0 || is_acl(name, &is_default))
 		return 0;
 	if (strncmp(name, "trusted.", 8) == 0)
 		return -EPERM;
@@ -151,7 +151,7 @@ static int setxattr_(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 	rc = check_change(m, ctx, ino, name);
 	if (rc)
 		return rc;
-	if (cfs_acl_is_name(name, &is_default))
+	if (is_acl(name, &is_default))
 		return cfs_acl_setxattr(m, ctx, ino, is_default, value, size);
 	return m->eng->ops->setxattr(m->eng, ctx, ino, name, value, size, flags);
 }
@@ -171,7 +171,7 @@ static int removexattr_(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 
 	if (rc)
 		return rc;
-	if (cfs_acl_is_name(name, &is_default))
+	if (is_acl(name, &is_default))
 		return cfs_acl_setxattr(m, ctx, ino, is_default, NULL, 0);
 	return m->eng->ops->removexattr(m->eng, ctx, ino, name);
 }

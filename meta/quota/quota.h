@@ -103,9 +103,10 @@ bool cfs_quotas_get(struct cfs_quotas *q, cfs_ino_t dir, struct cfs_quota *ret);
 int cfs_quotas_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir,
 		      struct scopes *ret);
 
-/* As cfs_meta_check_space, cfs_meta_claim_space and cfs_meta_release_space. */
+/* As the next one, but reserves nothing. */
 int cfs_quotas_check_growth(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			    const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length);
+/* cfs_meta_claim_space() and cfs_meta_release_space(). */
 int cfs_quotas_reserve_file(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			    const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length);
 void cfs_quotas_release_file(struct cfs_quotas *q, cfs_ino_t ino);

@@ -18,6 +18,14 @@ uint64_t cfs_now_ms(void)
 	return cfs_now_ns() / 1000000;
 }
 
+uint64_t cfs_boot_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_BOOTTIME, &ts);
+	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
 struct timespec cfs_wall(void)
 {
 	struct timespec ts;

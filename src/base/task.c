@@ -16,7 +16,10 @@ static void unref(struct cfs_task *t)
 		return;
 	pthread_cond_destroy(&t->ended);
 	pthread_mutex_destroy(&t->lock);
-	t->free(t, left);
+	if (t->free)
+		t->free(t, left);
+	else
+		free(t);
 }
 
 static void run(struct cfs_job *job)

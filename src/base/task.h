@@ -16,17 +16,17 @@
 struct cfs_task;
 typedef ssize_t (*cfs_task_run_fn)(struct cfs_task *t);
 /*
- * Called by the last holder, which may be the worker. left: it has run, and its result was not
- * collected.
+ * Called by the last holder, which may be the worker. left: the task has run, and its result was
+ * not collected.
  */
 typedef void (*cfs_task_free_fn)(struct cfs_task *t, bool left);
 
-/* Embedded, first, in what the task needs and brings. */
+/* Embedded, first, in a structure with what the task needs and returns. */
 struct cfs_task {
 	struct cfs_job job; /* first */
 	cfs_task_run_fn run;
 	cfs_task_free_fn free;
-	bool stays; /* abandoned while queued */
+	bool stays; /* runs even when its caller has stopped waiting before it began */
 
 	pthread_mutex_t lock; /* protects what follows; a leaf */
 	pthread_cond_t ended;
@@ -35,11 +35,14 @@ struct cfs_task {
 	ssize_t result;
 };
 
-/* `size` bytes that begin with it, the rest zeros, from malloc; NULL without memory. */
+/*
+ * A structure of `size` bytes that begins with the task; the rest is zeros. NULL: no memory.
+ * free_task NULL: free(3).
+ */
 void *cfs_task_new(size_t size, cfs_task_run_fn run_task, cfs_task_free_fn free_task);
 /*
- * Has a worker run it, once, and waits. 0: *ret is what it returned; -ETIMEDOUT: it has begun and
- * is left behind; -EAGAIN: it has not begun and will not, unless it stays.
+ * Has a worker run the task, once, and waits. 0: *ret is the task's result; -ETIMEDOUT: it has begun
+ * and is abandoned; -EAGAIN: it has not begun, and will not unless it stays.
  */
 int cfs_task_wait(struct cfs_task *t, struct cfs_workers *w, cfs_deadline_t deadline, ssize_t *ret);
 /* The caller has done with it. */

@@ -144,15 +144,6 @@ struct cfs_wslice {
 /* Half of the age below which `cachefs gc` leaves blocks without a record alone by default. */
 #define CFS_GC_AGE_MS ((uint64_t)1800 * 1000)
 
-/* CLOCK_BOOTTIME, which goes on while the machine is suspended. */
-static inline uint64_t cfs_boot_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_BOOTTIME, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
-
 /* Whether it may take blocks that were stored since that moment of cfs_boot_ms() for leaked. */
 static inline bool cfs_gc_may_remove(uint64_t since_ms)
 {

@@ -221,13 +221,10 @@ static bool proc_is_ours(void)
  */
 static bool is_killed(pid_t pid, uint64_t age_ms)
 {
-	uint64_t field[STAT_COUNT], began_ms;
-	struct timespec boot;
+	uint64_t field[STAT_COUNT];
 
-	if (!read_stat(pid, field) || clock_gettime(CLOCK_BOOTTIME, &boot) < 0)
-		return false;
-	began_ms = (uint64_t)boot.tv_sec * 1000 + (uint64_t)boot.tv_nsec / 1000000 - age_ms;
-	if (field[STAT_START] * 1000 / (uint64_t)sysconf(_SC_CLK_TCK) > began_ms)
+	if (!read_stat(pid, field) ||
+	    field[STAT_START] * 1000 / (uint64_t)sysconf(_SC_CLK_TCK) > cfs_boot_ms() - age_ms)
 		return false;
 	if (field[STAT_PENDING] >> (SIGKILL - 1) & 1)
 		return true;

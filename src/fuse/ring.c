@@ -222,7 +222,7 @@ static void replace_entry(struct queue *q)
 }
 
 /*
- * Called before the calling thread may block. What it waits for may depend on an answer that this
+ * Called before the calling thread may block. The end of its wait may depend on an answer that this
  * thread has not handed over yet: the watch thread then hands it over.
  */
 static void show_answer(void)

@@ -13,12 +13,12 @@
 #include "base/log.h"
 
 enum {
-	CALL_MS = 8000, /* of the store */
-	LOCK_MS = 1000, /* for the turn of this process */
+	CALL_MS = 8000, /* of one call of the store */
+	LOCK_MS = 1000, /* for the lock that lets processes of one machine take turns */
 	LIST_MS = 60000,
-	SLEW_MS = 5000 /* by which a clock may be behind without having been set back */
+	SLEW_MS = 5000 /* a clock that is behind by no more was not set back */
 };
-/* Bytes of a log that is held; if the database is longer, as many as that has. */
+/* Longest log that is held, unless the database is longer: then the log may be as long as that. */
 #define BACKLOG_MAX ((uint64_t)256 << 20)
 
 /* ---- the end of the chain ---- */
@@ -74,7 +74,7 @@ static bool may_take(const struct cfs_replica *r, const struct entry *e)
 		!memcmp(r->conf.from.hash, e->hash, sizeof(e->hash)));
 }
 
-/* The chain is this database's: only its first entry may take the chain over. */
+/* From here on the chain is this database's: take_over and from must not be used again. */
 static void note_taken(struct cfs_replica *r)
 {
 	if (r->conf.take_over && r->conf.taken)
@@ -83,7 +83,7 @@ static void note_taken(struct cfs_replica *r)
 	r->conf.from.number = 0;
 }
 
-/* Follows the entry, or needs a base after it. */
+/* Makes the entry the end of the chain. The next one continues with the log, or is a base. */
 static int follow(struct cfs_replica *r, const struct entry *e, char err[256])
 {
 	char when[32];
@@ -112,7 +112,7 @@ static int follow(struct cfs_replica *r, const struct entry *e, char err[256])
 	return 0;
 }
 
-/* An entry that cannot be read can be followed by a base, if somebody says so. */
+/* A damaged entry can be followed by a base, if the administrator says so (take_over). */
 static int follow_unreadable(struct cfs_replica *r, uint64_t number, int rc, char err[256])
 {
 	if (rc == -EBADMSG && !r->conf.take_over) {
@@ -153,7 +153,7 @@ int append_find_end(struct cfs_replica *r, char err[256])
 	if (rc) {
 		rc = follow_unreadable(r, list.v[list.n - 1], rc, err);
 	} else {
-		/* From here on nothing of the log is lost. */
+		/* Nothing of the log is lost from here on. */
 		rc = log_hold(&r->log);
 		if (!rc)
 			rc = follow(r, &e, err);
@@ -260,7 +260,10 @@ static void appended(struct cfs_replica *r)
 	append_forget(r);
 }
 
-/* The place of the entry is taken: by an attempt of this mount, of one before it, or of another. */
+/*
+ * The store has an entry with that number: an earlier attempt stored it, or another process of this
+ * machine (-ESTALE), or another database (-EROFS).
+ */
 static int lost_place(struct cfs_replica *r)
 {
 	uint64_t number = r->pending.e.number;
@@ -283,7 +286,7 @@ static int lost_place(struct cfs_replica *r)
 		mine = !memcmp(e.owner, r->owner, sizeof(e.owner));
 		name_time(e.time_ms, when);
 		free(bytes);
-		/* A put of the process before came late: its entry is part of the history. */
+		/* Another process of this machine, or a late put of an earlier one. */
 		if (mine) {
 			append_forget(r);
 			append_drop_base(r);
@@ -300,8 +303,9 @@ static int lost_place(struct cfs_replica *r)
 }
 
 /*
- * Without conditions one process of the machine at a time looks whether the place is free and takes
- * it. A process that is stopped there keeps the others from replicating, which they say.
+ * Without conditional writes, a lock lets one process of the machine at a time look whether the entry
+ * is there and store it. A process that is suspended there keeps the others from replicating: they
+ * fail, and log that.
  */
 static int put_unconditionally(struct cfs_replica *r, const char *key, const struct iovec *iov)
 {

@@ -16,7 +16,7 @@
 #define PIECE_MS 30000
 #define LIST_MS	 60000
 #define RETRY_MS 1000
-/* Pieces of bases that no entry names come from uploads that ended: no upload takes so long. */
+/* A piece that no entry names is removed at that age: no base takes so long to be stored. */
 #define ORPHAN_S (7 * 86400)
 
 static bool is_stopped(struct base *b)
@@ -26,7 +26,7 @@ static bool is_stopped(struct base *b)
 
 /* ---- storing ---- */
 
-/* *ret_failing: the store's error. */
+/* Returns an error that ends the base. *ret_failing: the store's error, with which it is repeated. */
 static int put_piece(struct base *b, uint32_t i, uint8_t *raw, int *ret_failing)
 {
 	uint32_t per_piece = (uint32_t)(ENTRY_PIECE / b->view.page_size), first = i * per_piece + 1;
@@ -48,7 +48,7 @@ static int put_piece(struct base *b, uint32_t i, uint8_t *raw, int *ret_failing)
 	chain_piece_key(b->volume, b->token, i, key);
 	deadline = cfs_deadline_in(PIECE_MS + iov.iov_len / SLOWEST_BYTES_PER_MS);
 	*ret_failing = r ? 0 : b->o->ops->put(b->o, key, &iov, 1, CFS_OBJECT_NEW, deadline);
-	/* The token is random: an earlier attempt has stored it, and its hash is checked later. */
+	/* An earlier attempt has stored it: the token is random. The hash is checked later. */
 	if (*ret_failing == -EEXIST)
 		*ret_failing = 0;
 	if (!r && !*ret_failing)
@@ -68,7 +68,7 @@ static void *store(void *arg)
 	cfs_object_quiet(true);
 	for (i = 0; i < b->n && !r; i += !r && !atomic_load(&b->failing)) {
 		r = is_stopped(b) ? -ECANCELED : put_piece(b, i, raw, &failing);
-		/* As long as the store is away, the thread that owns this decides to go on. */
+		/* While the store is away, the owning thread decides whether the base goes on. */
 		atomic_store(&b->failing, failing);
 		if (failing)
 			cfs_backoff(0, RETRY_MS, RETRY_MS, cfs_deadline_in(RETRY_MS));
@@ -101,7 +101,7 @@ static int check_piece(struct base *b, uint32_t i)
 	return r;
 }
 
-/* ---- removing what nothing needs ---- */
+/* ---- removing old entries and bases ---- */
 
 struct cut {
 	uint64_t below; /* entries up to this number go */
@@ -123,15 +123,15 @@ static int stored_at(struct base *b, uint64_t number, int64_t *ret_s)
 	return r;
 }
 
-/* Before an entry that is missing or damaged there is nothing to come from. */
+/* An entry that is missing or damaged is the beginning: no state before it can be restored. */
 static bool is_beginning(int r)
 {
 	return r == -ENOENT || r == -EBADMSG;
 }
 
 /*
- * The latest base that is older than keep_s, and every entry and base after it, stay: from them come
- * all states since then.
+ * The latest base that is older than keep_s stays, with every entry and base after it: all states
+ * since then can be restored from these.
  */
 static int find_cut(struct base *b, struct cut *ret)
 {
@@ -155,10 +155,10 @@ static int find_cut(struct base *b, struct cut *ret)
 		if (CFS_ARRAY_ROOM(ret->kept, ret->n_kept, ret->cap) < 0)
 			return -ENOMEM;
 		ret->kept[ret->n_kept++] = e.token;
-		/* An entry that another base is after is not needed to begin from that base. */
 		r = stored_at(b, at, &then_s);
 		if (r)
 			return r;
+		/* Entries up to base_of are part of the base's pages. */
 		if (then_s <= now_s && (uint64_t)(now_s - then_s) >= b->keep_s) {
 			ret->below = e.base_of == e.number ? e.number - 1 : e.base_of;
 			return 0;
@@ -176,7 +176,7 @@ static int find_cut(struct base *b, struct cut *ret)
 struct removal {
 	struct base *b;
 	const struct cut *cut;
-	int64_t latest_s; /* of all pieces */
+	int64_t latest_s; /* when the latest of all pieces was stored */
 	char (*v)[CHAIN_KEY];
 	size_t n, cap;
 };
@@ -234,7 +234,7 @@ static int remove_found(struct removal *d)
 	return r;
 }
 
-/* In batches of keys: memory does not grow with what is removed. */
+/* Removes all keys that fn collects, in batches: memory does not grow with their number. */
 static int remove_each(struct removal *d, const char *prefix, cfs_object_list_fn fn)
 {
 	char last[CHAIN_KEY] = "";
@@ -252,7 +252,10 @@ static int remove_each(struct removal *d, const char *prefix, cfs_object_list_fn
 	return r;
 }
 
-/* The pieces of the bases that the removed entries name, while their tokens can be read. Others go as orphans. */
+/*
+ * Removes the pieces of bases that entries up to the cut name. Pieces whose entry cannot be read are
+ * removed later, as orphans.
+ */
 static int remove_bases(struct base *b, const struct cut *cut)
 {
 	uint64_t at = cut->below;
@@ -296,7 +299,7 @@ static int tidy(struct base *b)
 	if (r || !cut.below)
 		goto out;
 	d.cut = &cut;
-	/* Bases first: as long as their entries are there, their tokens are known. */
+	/* Bases go first: their entries have their tokens. */
 	r = remove_bases(b, &cut);
 	chain_prefix(b->volume, "log-", prefix);
 	if (!r)

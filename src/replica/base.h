@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A base in the making. One thread owns the structure and calls the functions; another one stores
- * pieces, or checks and tidies up, between base_start() or base_check() and base_ended().
+ * A base that is being made. One thread owns the structure and calls the functions. Between
+ * base_start() or base_check() and base_ended() another thread stores pieces, or checks them and
+ * removes old objects.
  */
 #ifndef CFS_REPLICA_BASE_H
 #define CFS_REPLICA_BASE_H
@@ -9,31 +10,35 @@
 #include "replica-internal.h"
 
 struct base {
-	struct cfs_object_store *o; /* set before, as what follows */
+	/* Set by the owner at first. */
+	struct cfs_object_store *o;
 	const char *volume;
 	uint64_t keep_s;
-	void (*ended)(void *arg); /* on the other thread */
+	void (*ended)(void *arg); /* called on the other thread */
 	void *arg;
 
 	struct log_view view;	/* fixed before base_start() */
-	uint64_t token, number; /* number: of its entry, before base_check() */
+	uint64_t token, number; /* number of its entry: set before base_check() */
 	uint32_t n;		/* pieces */
 	uint8_t *refs;		/* body of its entry */
 	uint64_t bytes;		/* of the pieces */
-	int result;		/* of what has ended */
+	int result;		/* of the thread that has ended */
 	atomic_bool done, stop;
-	atomic_int failing; /* the store's error while pieces cannot be stored */
+	atomic_int failing; /* the store's error while pieces cannot be stored; 0: none */
 	bool running;
 	pthread_t thread;
 };
 
-/* Stores the pieces. */
+/* Starts a thread that stores the pieces. */
 int base_start(struct base *b);
-/* Reads all pieces back; when they are right, removes entries and bases that are not needed. */
+/*
+ * Starts a thread that reads all pieces back. When they are right, it removes entries and bases that
+ * are not needed.
+ */
 int base_check(struct base *b);
-/* Whether what was started has ended; once. */
+/* True once after the started thread has ended. */
 bool base_ended(struct base *b);
-/* Ends what is running, within a call of the store, and frees all. */
+/* Ends the thread, within a call of the store, and frees all. */
 void base_drop(struct base *b);
 
 #endif

@@ -11,7 +11,7 @@
 #include "replica-internal.h"
 
 #define FOLDER "meta-replica/"
-/* Bytes that encryption adds, at most. */
+/* Encryption adds at most that many bytes. */
 #define OVERHEAD 4096
 
 void chain_entry_key(const char *volume, uint64_t number, char ret[CHAIN_KEY])
@@ -64,7 +64,7 @@ int chain_get_entry(struct cfs_object_store *o, const char *volume, uint64_t num
 	int r;
 
 	chain_entry_key(volume, number, key);
-	/* Compression may make a body longer. */
+	/* Compression may make a body a little longer. */
 	r = chain_get(o, key, ENTRY_HEADER + ENTRY_MAX + ENTRY_MAX / 128, deadline, &bytes, &len);
 	if (r == -EFBIG)
 		return -EBADMSG;

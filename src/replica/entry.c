@@ -162,12 +162,11 @@ int entry_encode(struct entry *e, const uint8_t *raw, size_t raw_len, uint8_t **
 	return 0;
 }
 
-static bool is_page_size(uint32_t n)
+static bool is_page_size(uint32_t n) /* https://www.sqlite.org/fileformat2.html#page_size */
 {
 	return n >= 512 && n <= 65536 && (n & (n - 1)) == 0;
 }
-
-/* Whether the numbers fit each other: what follows relies on them. */
+/* Whether the numbers agree with each other: readers of the entry rely on that. */
 static bool is_consistent(const struct entry *e)
 {
 	uint64_t one = e->kind == ENTRY_PAGES ? 4 + (uint64_t)e->page_size : ENTRY_REF;

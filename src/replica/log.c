@@ -15,9 +15,9 @@
 
 #define LOG_HEADER   32
 #define FRAME_HEADER 24
-#define MAGIC	     0x377f0682u /* and 1 when checksums are of big-endian integers */
+#define MAGIC	     0x377f0682u /* bit 0: checksums are of big-endian integers */
 #define READ_BYTES   ((size_t)256 << 10)
-/* Changes that one entry takes, in bytes of frames. */
+/* Pages of an entry, in bytes, at which it takes no more commits. */
 #define ENTRY_SOFT ((size_t)4 << 20)
 #define SHED_MS	   1000
 
@@ -52,13 +52,13 @@ static int open_handle(const char *path, sqlite3 **ret)
 	if (rc)
 		return to_errno(*ret, rc);
 	sqlite3_extended_result_codes(*ret, 1);
-	/* The log stays where it is, for the next process to go on with. */
+	/* The log stays when the last connection closes: the next process continues with it. */
 	sqlite3_db_config(*ret, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
 	sqlite3_wal_autocheckpoint(*ret, 0);
 	return run(*ret, "PRAGMA synchronous=NORMAL; PRAGMA cache_size=-64");
 }
 
-/* Begins a transaction, which sees the database from the first statement on. */
+/* Begins a read transaction; its first statement fixes the state that it sees. */
 static int begin(sqlite3 *handle)
 {
 	int r = run(handle, "BEGIN");
@@ -76,7 +76,7 @@ static void end(sqlite3 *handle)
 		run(handle, "ROLLBACK");
 }
 
-/* The database's file, with the locks that SQLite has on it: another descriptor would drop them. */
+/* SQLite's own descriptor of the database: closing another one would drop SQLite's locks. */
 static sqlite3_file *file_of(sqlite3 *handle)
 {
 	sqlite3_file *f = NULL;
@@ -163,7 +163,7 @@ void log_release(struct log *l)
 struct scan {
 	int fd;
 	uint32_t page_size;
-	bool big; /* of the integers that are added up */
+	bool big; /* the integers that checksums add up are big-endian */
 	struct log_place at;
 	uint8_t *buf;
 	uint32_t first, n; /* frames in buf */
@@ -188,7 +188,7 @@ static void add_up(bool big, const uint8_t *p, size_t len, uint32_t sum[2])
 	sum[1] = b;
 }
 
-/* At the beginning of the log. 0: it has none. */
+/* Opens the log and goes to its beginning. 0: there is no valid log. */
 static int scan_open(const struct log *l, struct scan *ret)
 {
 	struct scan s = {.fd = open(l->log_path, O_RDONLY | O_CLOEXEC)};
@@ -227,10 +227,7 @@ static void scan_close(struct scan *s)
 	close(s->fd);
 }
 
-/*
- * The next frame, if it is whole and of this log: 1. Frames that are written at the moment look like
- * the end.
- */
+/* 1: the next frame; 0: the end of the log. A frame that is being written looks like the end. */
 static int scan_next(struct scan *s, const uint8_t **ret)
 {
 	size_t size = FRAME_HEADER + s->page_size;
@@ -272,7 +269,7 @@ static bool is_same_place(const struct log_place *a, const struct log_place *b)
 	       a->sum[1] == b->sum[1];
 }
 
-/* Goes to log.at, whose last frame must be the one that was taken. */
+/* Goes to log.at. The frame before it must be the one that was taken, else -ENODATA. */
 static int scan_go(struct scan *s, const struct log *l)
 {
 	uint8_t f[FRAME_HEADER];
@@ -329,7 +326,7 @@ static int compare_frames(const void *a, const void *b)
 	return (x->frame > y->frame) - (x->frame < y->frame);
 }
 
-/* Leaves the last frame of each page that the database has. */
+/* Keeps the last frame of each page, and only pages that the database still has. */
 static void coalesce(struct log_changes *c)
 {
 	size_t i, n = 0;
@@ -346,8 +343,8 @@ static void coalesce(struct log_changes *c)
 }
 
 /*
- * Commits from the scan's place on, until one with which they have changed some `soft` pages, or until
- * frame `last`. A page that is committed again counts once, so a busy log can be much longer.
+ * Collects whole commits from the scan's place on, until about `soft` different pages have changed, or
+ * up to frame `last`. hard: pages of one commit at most, else -EFBIG.
  */
 static int collect(struct scan *s, size_t soft, size_t hard, uint32_t last, struct log_changes *c)
 {
@@ -365,7 +362,7 @@ static int collect(struct scan *s, size_t soft, size_t hard, uint32_t last, stru
 			c->end = s->at;
 			if (c->n >= soft) {
 				coalesce(c);
-				full = c->n >= soft / 4 * 3; /* else sorting takes too long */
+				full = c->n >= soft / 4 * 3; /* not `soft`: each round sorts all */
 			}
 			committed = c->n;
 		} else if (c->n - committed > hard) {
@@ -381,8 +378,8 @@ static int collect(struct scan *s, size_t soft, size_t hard, uint32_t last, stru
 }
 
 /*
- * Everything was taken that was in the log when it was first held. A log that begins again writes its
- * header before its frames: while the header is that of the log, the scan has seen all frames.
+ * Sets log.settled after a scan that has reached the end. A log that begins again gets a new header
+ * before its first frame: while the header is the same, the scan has seen all frames.
  */
 static int settle(struct log *l, const struct scan *s)
 {
@@ -437,7 +434,8 @@ static int read_frame(int fd, uint32_t page_size, const struct log_place *of,
 	off_t at = offset_of(page_size, f->frame);
 	int i;
 
-	/* The header is the first part that another log replaces: it is right again afterwards. */
+	/* A log that begins again overwrites the header first: unchanged after the page was read, it
+	 * shows that the page is right. */
 	for (i = 0; i < 2; i++) {
 		if (pread(fd, head, sizeof(head), at) != (ssize_t)sizeof(head))
 			return -EIO;
@@ -477,7 +475,7 @@ int log_body(struct log *l, const struct log_changes *c, uint8_t **ret, size_t *
 
 /* ---- checkpoints ---- */
 
-/* Whether the database has the whole log now. */
+/* Moves frames into the database, without waiting. True: the database has the whole log. */
 static bool checkpoint(struct log *l, int *ret_frames)
 {
 	sqlite3 *idle = l->reader[l->held == 0 ? 1 : 0];
@@ -542,7 +540,7 @@ int log_shed(struct log *l)
 	cfs_deadline_t until = cfs_deadline_in(SHED_MS);
 	int r, frames;
 
-	/* Most of it, while others can commit. */
+	/* Most frames are moved while others can commit. */
 	checkpoint(l, &frames);
 	while ((r = run(l->writer, "BEGIN IMMEDIATE")) == -EAGAIN && !cfs_deadline_passed(until))
 		cfs_backoff(0, 5, 5, until);
@@ -631,8 +629,8 @@ static const struct log_frame *find_frame(const struct log_view *v, uint32_t pag
 }
 
 /*
- * Pages of the view whose frames another log has replaced are in the database: the log begins again
- * only when it has all frames, and the view's transaction keeps it as it was then.
+ * A page whose frame was overwritten is in the database: the log begins again only when the database
+ * has all its frames, and the view's transaction keeps later frames out of the database.
  */
 int log_view_read(struct log_view *v, uint32_t first, uint32_t n, uint8_t *ret)
 {
@@ -653,7 +651,7 @@ int log_view_read(struct log_view *v, uint32_t first, uint32_t n, uint8_t *ret)
 			return -EIO;
 		r = f->pMethods->xRead(f, to, (int)v->page_size,
 				       (sqlite3_int64)(first + i - 1) * v->page_size);
-		/* The page at 1 GiB is never written. */
+		/* SQLite never writes the page at 1 GiB (the lock-byte page): it may be the last one. */
 		if (r && r != SQLITE_IOERR_SHORT_READ)
 			return -EIO;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a bucket refuses to create an object twice. */
+/* Finds out whether a bucket refuses to create an object twice. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -34,7 +34,7 @@ static int put_probe(struct cfs_object_store *o, const char *key, unsigned how,
 	return o->ops->put(o, key, &iov, 1, how, deadline);
 }
 
-/* One after the other. */
+/* Creates an object twice, one after the other. */
 static int probe_twice(struct cfs_object_store *o, const char *volume, cfs_deadline_t deadline)
 {
 	char key[CHAIN_KEY];
@@ -48,7 +48,7 @@ static int probe_twice(struct cfs_object_store *o, const char *volume, cfs_deadl
 	gone = o->ops->del(o, key, deadline);
 	if (r == -EEXIST)
 		return gone < 0 ? gone : 1;
-	/* A server that refuses the condition itself has none either. */
+	/* A server that refuses the condition itself does not support it either. */
 	return r == 0 || r == -EOPNOTSUPP || r == -EINVAL ? 0 : r;
 }
 
@@ -60,7 +60,7 @@ static void *compete(void *arg)
 	return NULL;
 }
 
-/* All at once: a server that looks for the object, and then writes it, lets several create it. */
+/* Rivals create an object at once: a server that first looks and then writes lets several of them. */
 static int probe_at_once(struct cfs_object_store *o, const char *volume, cfs_deadline_t deadline)
 {
 	struct rival v[RIVALS];

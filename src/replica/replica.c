@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replicates a database: its thread, its bases, its metrics. */
+/* The replica's thread, which keeps the chain at the log's end and makes bases; metrics. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -16,14 +16,14 @@
 
 enum {
 	TICK_MS = 400,	       /* from one look at the log to the next */
-	START_MS = 10000,      /* for which the start waits for the bucket */
-	LATE_MS = 3000,	       /* without success: a log line */
-	RETRY_MAX_MS = 5000,   /* between tries */
+	START_MS = 10000,      /* cfs_replica_start() waits so long for the bucket */
+	LATE_MS = 3000,	       /* after so long without success the log says so */
+	RETRY_MAX_MS = 5000,   /* between attempts */
 	BASE_MIN_MS = 60000,   /* between bases */
-	BASE_ENTRIES = 2000,   /* that a restore reads after a base, at most */
-	RESTART_FRAMES = 8000, /* of a log that shall begin again */
+	BASE_ENTRIES = 2000,   /* after a base, until another one is due */
+	RESTART_FRAMES = 8000, /* a log of that length is let begin again */
 };
-/* Bytes of entries after a base that make another one due, beside twice the size of the base. */
+/* Bytes of entries after a base, and twice the base's size, until another one is due. */
 #define BASE_BYTES ((uint64_t)64 << 20)
 
 /* ---- metrics ---- */
@@ -85,7 +85,7 @@ static void base_has_ended(void *arg)
 	pthread_mutex_unlock(&r->lock);
 }
 
-/* The view first: then all is taken that the view has. */
+/* The first step of log_view_open(). */
 static int open_base(struct cfs_replica *r)
 {
 	int rc = log_view_open(&r->log, &r->base.view);
@@ -131,7 +131,7 @@ static int append_base(struct cfs_replica *r)
 	return append_prepare(r, &e, r->base.refs, (size_t)r->base.n * ENTRY_REF);
 }
 
-/* Another one is due when what follows would take long to read. */
+/* A base is due when a restore would have to read many entries, or many bytes, after the last one. */
 static bool is_base_due(const struct cfs_replica *r)
 {
 	uint64_t now = cfs_now_ms();
@@ -142,7 +142,7 @@ static bool is_base_due(const struct cfs_replica *r)
 		(r->bytes_since >= BASE_BYTES && r->bytes_since >= 2 * r->base_size));
 }
 
-/* Takes the base a step further. Everything is appended, unless it is the first. */
+/* Takes the base a step further. All changes have been appended, unless the base is the next entry. */
 static int advance_base(struct cfs_replica *r)
 {
 	int rc = 0;
@@ -170,7 +170,7 @@ static int advance_base(struct cfs_replica *r)
 			append_drop_base(r);
 	}
 	if (r->base_step == BASE_CHECKING && base_ended(&r->base)) {
-		/* A base that is damaged is replaced at once. */
+		/* A damaged base is replaced at once. */
 		if (r->base.result)
 			r->entries_since = BASE_ENTRIES;
 		append_drop_base(r);
@@ -187,7 +187,7 @@ static int restart_log(struct cfs_replica *r)
 
 	if (r->log.at.frames < RESTART_FRAMES || r->base_step == BASE_STORING)
 		return 0;
-	/* Most of it, while others can commit. */
+	/* Most frames are moved while others can commit. */
 	log_checkpoint(&r->log);
 	rc = log_restart(&r->log, &c, &body, &len);
 	if (rc == -EAGAIN)
@@ -195,7 +195,7 @@ static int restart_log(struct cfs_replica *r)
 	if (body) {
 		int appended = append_prepare_changes(r, &c, body, len);
 
-		/* They are not in the log any more. */
+		/* The changes are no longer in the log. */
 		if (appended) {
 			r->state = NEEDS_BASE;
 			rc = appended;
@@ -208,7 +208,7 @@ static int restart_log(struct cfs_replica *r)
 
 /* ---- the thread ---- */
 
-/* Whether cfs_replica_start() waits for the answer. */
+/* Gives cfs_replica_start() its result. False: it does not wait for one. */
 static bool answer_start(struct cfs_replica *r, int rc, const char *err)
 {
 	bool waits;
@@ -224,7 +224,10 @@ static bool answer_start(struct cfs_replica *r, int rc, const char *err)
 	return waits;
 }
 
-/* Everything that was committed before the call is in the bucket when it returns 0. */
+/*
+ * One attempt to bring the chain to the log's end. 0: all that was committed before the call is in the
+ * bucket. -EINPROGRESS: a base is being stored first; the other errors are those of append.h.
+ */
 static int cycle(struct cfs_replica *r)
 {
 	char err[256] = "";
@@ -281,7 +284,7 @@ static int cycle(struct cfs_replica *r)
 		rc = advance_base(r);
 	if (!rc && r->state == FOLLOWS)
 		rc = append_all(r);
-	/* All was taken. A busy database is asked again in the next turn. */
+	/* A database too busy to begin a transaction is tried again in the next turn. */
 	if (!rc && !log_hold(&r->log))
 		rc = restart_log(r);
 	return rc;
@@ -314,7 +317,7 @@ static void note_success(struct cfs_replica *r)
 	atomic_store(&r->backlog, 0);
 }
 
-/* Until there is something to do. False: the end. */
+/* Sleeps until there is something to do. False: the replica stops. */
 static bool sleep_a_while(struct cfs_replica *r, cfs_deadline_t until, uint64_t *ret_asked)
 {
 	bool go_on;
@@ -338,7 +341,7 @@ static void answer(struct cfs_replica *r, uint64_t asked)
 	pthread_mutex_unlock(&r->lock);
 }
 
-/* One turn. Returns when the next one is due. */
+/* One turn of the thread. Returns when the next one is due. */
 static cfs_deadline_t turn(struct cfs_replica *r, uint64_t asked, int *ret)
 {
 	uint64_t begun = cfs_now_ms(), pause = TICK_MS;
@@ -354,7 +357,7 @@ static cfs_deadline_t turn(struct cfs_replica *r, uint64_t asked, int *ret)
 		if (append_log_is_long(r))
 			append_limit_log(r);
 	} else if (rc == -ESTALE) {
-		pause = 0; /* another process of this machine was first: what it appended is there */
+		pause = 0; /* append behind the other process's entry at once */
 	} else if (rc != -EROFS) {
 		note_failure(r, rc, begun);
 		pause = CFS_MIN((uint64_t)TICK_MS << CFS_MIN(r->tries, 5u), (uint64_t)RETRY_MAX_MS);
@@ -373,7 +376,7 @@ static void *run(void *arg)
 	do
 		next = turn(r, asked, &rc);
 	while (sleep_a_while(r, next, &asked));
-	/* Changes that were committed before the end. */
+	/* Append what was committed before the replica was stopped. */
 	r->tries = 0;
 	while (r->state != FENCED && !cfs_deadline_passed(r->stop_by)) {
 		turn(r, asked, &rc);
@@ -394,7 +397,7 @@ static void *run(void *arg)
 
 /* ---- life ---- */
 
-/* Names the database file: where it is, and which file it is. */
+/* Identifies the database file by its machine, path and inode number. */
 static int find_owner(const char *path, uint8_t ret[16])
 {
 	uint8_t hash[CFS_REPLICA_HASH];
@@ -415,7 +418,7 @@ static int find_owner(const char *path, uint8_t ret[16])
 	return r;
 }
 
-/* It stays when the process ends: a file that is removed would be locked by one process only. */
+/* The lock file is never removed: processes could then lock different files of that name. */
 static int open_lock(struct cfs_replica *r)
 {
 	cfs_auto_free char *path = NULL;

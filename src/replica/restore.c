@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes a database of its replica. */
+/* Restores a database from its replica. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -31,18 +31,24 @@ static int fail(struct restore *t, int r, const char *key, const char *what)
 	return r;
 }
 
-static int get_entry(struct restore *t, uint64_t number, struct entry *ret, uint8_t **ret_bytes)
+static int fail_entry(struct restore *t, int r, uint64_t number, const char *what)
 {
 	char key[CHAIN_KEY];
+
+	chain_entry_key(t->how->volume, number, key);
+	return fail(t, r, key, what);
+}
+
+static int get_entry(struct restore *t, uint64_t number, struct entry *ret, uint8_t **ret_bytes)
+{
 	int r = chain_get_entry(t->how->objects, t->how->volume, number, cfs_deadline_in(GET_MS),
 				ret, ret_bytes);
 
 	if (!r)
 		return 0;
-	chain_entry_key(t->how->volume, number, key);
 	if (r == -ENOENT)
-		return fail(t, -ENODATA, key, "is missing");
-	return fail(t, r, key, r == -EBADMSG ? "is damaged" : "cannot be read");
+		return fail_entry(t, -ENODATA, number, "is missing");
+	return fail_entry(t, r, number, r == -EBADMSG ? "is damaged" : "cannot be read");
 }
 
 static bool is_listed(const struct restore *t, uint64_t number)
@@ -62,8 +68,8 @@ static bool is_listed(const struct restore *t, uint64_t number)
 
 /* ---- which entry is the last ---- */
 
-/* An entry that cannot be read counts as later: there may be a state before it. */
-static bool is_later(struct restore *t, uint64_t number, uint32_t epoch)
+/* An entry that cannot be read counts as later: a state before it may be there. */
+static bool is_later(struct restore *t, uint64_t number, uint32_t epoch, int64_t until_ms)
 {
 	uint8_t *bytes;
 	struct entry e;
@@ -71,34 +77,20 @@ static bool is_later(struct restore *t, uint64_t number, uint32_t epoch)
 
 	if (get_entry(t, number, &e, &bytes))
 		return true;
-	later = e.epoch > epoch || (e.epoch == epoch && (int64_t)e.time_ms > t->how->until_ms);
+	later = e.epoch > epoch || (e.epoch == epoch && (int64_t)e.time_ms > until_ms);
 	free(bytes);
 	return later;
 }
 
-static bool is_of_later_epoch(struct restore *t, uint64_t number, uint32_t epoch)
-{
-	uint8_t *bytes;
-	struct entry e;
-	bool later;
-
-	if (get_entry(t, number, &e, &bytes))
-		return true;
-	later = e.epoch > epoch;
-	free(bytes);
-	return later;
-}
-
-/* The first entry of the list, from `low` on, for which it is true; else its length. */
-static size_t find_first(struct restore *t, size_t low, uint32_t epoch,
-			 bool (*is)(struct restore *, uint64_t, uint32_t))
+/* The first entry of the list, from `low` on, that is later; else the list's length. */
+static size_t find_later(struct restore *t, size_t low, uint32_t epoch, int64_t until_ms)
 {
 	size_t high = t->list.n;
 
 	while (low < high) {
 		size_t mid = low + (high - low) / 2;
 
-		if (is(t, t->list.v[mid], epoch))
+		if (is_later(t, t->list.v[mid], epoch, until_ms))
 			high = mid;
 		else
 			low = mid + 1;
@@ -107,9 +99,9 @@ static size_t find_first(struct restore *t, size_t low, uint32_t epoch,
 }
 
 /*
- * Within an epoch times rise. *ret_first: how many entries are before the first one that is later,
- * *ret_last: how many up to the last one that is not later. They differ when a clock was set back
- * to before the time that is wanted.
+ * Within an epoch times never decrease. *ret_first: how many entries are before the first one that is
+ * later; *ret_last: how many up to the last one that is not later. They differ when a clock was set
+ * back to before the wanted time.
  */
 static void find_until(struct restore *t, size_t *ret_first, size_t *ret_last)
 {
@@ -119,11 +111,11 @@ static void find_until(struct restore *t, size_t *ret_first, size_t *ret_last)
 
 	*ret_first = t->list.n;
 	*ret_last = 0;
-	/* An epoch that begins with an entry that cannot be read counts as later, to the end. */
+	/* When the first entry of an epoch cannot be read, the rest of the list counts as later. */
 	while (at < t->list.n && !get_entry(t, t->list.v[at], &e, &bytes)) {
 		free(bytes);
-		end = find_first(t, at, e.epoch, is_of_later_epoch);
-		later = find_first(t, at, e.epoch, is_later);
+		end = find_later(t, at, e.epoch, INT64_MAX);
+		later = find_later(t, at, e.epoch, t->how->until_ms);
 		if (later > at)
 			*ret_last = later;
 		if (later < end && *ret_first == t->list.n)
@@ -175,18 +167,20 @@ static int find_last(struct restore *t, uint64_t *ret)
 static int write_at(struct restore *t, const uint8_t *bytes, size_t len, uint64_t at)
 {
 	ssize_t n;
+	int r;
 
 	for (; len; bytes += n, len -= (size_t)n, at += (uint64_t)n) {
 		n = pwrite(t->how->fd, bytes, len, (off_t)at);
-		if (n < 0 && errno == EINTR)
-			n = 0;
-		else if (n <= 0)
-			break;
+		if (n > 0)
+			continue;
+		r = n < 0 ? -errno : -EIO;
+		n = 0;
+		if (r == -EINTR)
+			continue;
+		snprintf(t->err, 256, "the database cannot be written: %s", strerror(-r));
+		return r;
 	}
-	if (!len)
-		return 0;
-	snprintf(t->err, 256, "the database cannot be written: %s", strerror(errno));
-	return -errno;
+	return 0;
 }
 
 static void note(struct restore *t, uint64_t pages)
@@ -231,14 +225,11 @@ static int write_piece(struct restore *t, const struct entry *base, const uint8_
 static int write_base(struct restore *t, const struct entry *base)
 {
 	cfs_auto_free uint8_t *refs = NULL;
-	char key[CHAIN_KEY];
 	uint32_t i;
 	int r = entry_unpack(base, &refs);
 
-	if (r) {
-		chain_entry_key(t->how->volume, base->number, key);
-		return fail(t, r, key, "cannot be decompressed");
-	}
+	if (r)
+		return fail_entry(t, r, base->number, "cannot be decompressed");
 	for (i = 0; i < base->n && !r; i++)
 		r = write_piece(t, base, refs, i);
 	return r;
@@ -248,7 +239,6 @@ static int write_pages(struct restore *t, const struct entry *e)
 {
 	size_t one = 4 + (size_t)e->page_size, i;
 	cfs_auto_free uint8_t *body = NULL;
-	char key[CHAIN_KEY];
 	int r = e->page_size == t->page_size ? entry_unpack(e, &body) : -EBADMSG;
 
 	for (i = 0; i < e->n && !r; i++) {
@@ -262,33 +252,30 @@ static int write_pages(struct restore *t, const struct entry *e)
 		if (r && t->err[0])
 			return r;
 	}
-	if (r) {
-		chain_entry_key(t->how->volume, e->number, key);
-		return fail(t, r, key, "cannot be applied");
-	}
+	if (r)
+		return fail_entry(t, r, e->number, "cannot be applied");
 	note(t, e->n);
 	return 0;
 }
 
 /* ---- all of it ---- */
 
-/* The entries after the base's pages, which must follow each other. */
+/* Applies the entries after the base's pages. Each must follow the one before it. */
 static int write_entries(struct restore *t, struct cfs_replica_place at, uint64_t last)
 {
-	char key[CHAIN_KEY];
 	uint8_t *bytes;
 	struct entry e;
 	int r = 0;
 
 	while (at.number < last && !r) {
-		chain_entry_key(t->how->volume, at.number + 1, key);
 		if (!is_listed(t, at.number + 1))
-			return fail(t, -ENODATA, key, "is missing");
+			return fail_entry(t, -ENODATA, at.number + 1, "is missing");
 		r = get_entry(t, at.number + 1, &e, &bytes);
 		if (r)
 			return r;
 		if (memcmp(e.before, at.hash, sizeof(at.hash)) != 0)
-			r = fail(t, -EBADMSG, key, "does not follow the entry before it");
+			r = fail_entry(t, -EBADMSG, e.number,
+				       "does not follow the entry before it");
 		if (!r && e.kind == ENTRY_PAGES) {
 			r = write_pages(t, &e);
 			t->db_pages = e.db_pages;

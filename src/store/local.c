@@ -99,7 +99,6 @@ static void free_range_read(struct cfs_task *task, bool left)
 {
 	struct range_read *d = (struct range_read *)task;
 
-	(void)left;
 	unref_pages(&d->pages);
 	free(d);
 }

@@ -80,17 +80,11 @@ static ssize_t run_check(struct cfs_task *task)
 	return c->disk->ops->check(c->disk->tier, &c->id);
 }
 
-static void free_check(struct cfs_task *task, bool left)
-{
-	(void)left;
-	free(task);
-}
-
 /* As the tier's operation. A disk that does not answer counts as empty. */
 static int check_disk(struct cfs_store *s, const struct cfs_tier_slot *disk,
 		      const struct cfs_block *b, cfs_deadline_t deadline)
 {
-	struct check *c = cfs_task_new(sizeof(*c), run_check, free_check);
+	struct check *c = cfs_task_new(sizeof(*c), run_check, NULL);
 	ssize_t held = 0;
 	int r;
 

@@ -36,12 +36,6 @@ static ssize_t run_removal(struct cfs_task *task)
 	return 0;
 }
 
-static void free_removal(struct cfs_task *task, bool left)
-{
-	(void)left;
-	free(task);
-}
-
 /* For how long to wait for a removal: not at all behind one that hangs. */
 static uint64_t removal_timeout_ms(struct disk_dir *dir)
 {
@@ -52,7 +46,7 @@ static uint64_t removal_timeout_ms(struct disk_dir *dir)
 
 void cfs_disk_forget_soon(struct disk_dir *dir, const struct cfs_block *b, bool staged)
 {
-	struct removal *rm = cfs_task_new(sizeof(*rm), run_removal, free_removal);
+	struct removal *rm = cfs_task_new(sizeof(*rm), run_removal, NULL);
 	ssize_t ignored;
 	int r;
 

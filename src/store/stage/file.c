@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A staged block's file. It gets its name when its bytes are durable, and counts when the name is:
- * a crash leaves a whole block or a temporary file.
+ * Files of staged blocks. A file gets its name when its bytes are durable, and the block counts as
+ * staged when the name is durable: a crash leaves a whole block or a temporary file.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 
 #define SYNC_WAIT_MS 1000
 
-/* ---- names that last ---- */
+/* ---- durable names ---- */
 
 struct dir_sync_wait {
 	TAILQ_ENTRY(dir_sync_wait) link;
@@ -57,8 +57,8 @@ void cfs_stage_syncs_free(struct dir_sync *y, unsigned n)
 }
 
 /*
- * Of one directory only: any mount of the cache directory may remove it while it is empty, and
- * another one gets its name. 0: the file system cannot tell.
+ * Identifies a directory beyond its name: any mount of the cache directory may remove an empty one
+ * and make it again. 0: the file system cannot tell.
  */
 static uint64_t id_of(int fd)
 {
@@ -95,7 +95,7 @@ static bool parents_are_durable(const struct dir_sync *y, uint64_t id)
 	return false;
 }
 
-/* A directory with all above it, and the name of the volume's. */
+/* Syncs a directory, and at the first time all directories above it, including the volume's name. */
 static int sync_dir(struct dir_sync *y, const struct cache_dir *dir, const char *path)
 {
 	char above[CFS_CACHEDIR_PATH_MAX];
@@ -113,7 +113,7 @@ static int sync_dir(struct dir_sync *y, const struct cache_dir *dir, const char 
 	}
 	if (r == 0)
 		r = sync_path(dir, ".", &ignored);
-	/* A base that this user may not read is left to the kernel. */
+	/* A directory that this user may not read cannot be synced. */
 	if (r == 0 && (r = sync_path(dir, "..", &ignored)) == -EACCES)
 		r = 0;
 	if (r == 0)
@@ -121,7 +121,7 @@ static int sync_dir(struct dir_sync *y, const struct cache_dir *dir, const char 
 	return r;
 }
 
-/* Syncs each directory once. */
+/* Syncs each directory that the list names once. */
 static void sync_all(struct dir_sync *y, const struct cache_dir *dir, struct wait_list *list)
 {
 	struct dir_sync_wait *w, *same;
@@ -137,7 +137,7 @@ static void sync_all(struct dir_sync *y, const struct cache_dir *dir, struct wai
 	}
 }
 
-/* Takes as long as fsync(2) does: each waiter has a deadline of its own. */
+/* Waits as long as fsync(2) takes: callers are workers, and their callers have deadlines. */
 static int make_durable(struct dir_sync *y, const struct cache_dir *dir, const char *path)
 {
 	struct dir_sync_wait me = {.path = path}, *w;
@@ -168,12 +168,7 @@ static int make_durable(struct dir_sync *y, const struct cache_dir *dir, const c
 
 /* ---- writing ---- */
 
-static void cut_name(char *path)
-{
-	*strrchr(path, '/') = '\0';
-}
-
-/* The cache links the same file. A failure does no harm. */
+/* Links the file into the disk cache. A failure does no harm. */
 static void link_cached(struct cache_dir *dir, const struct cfs_block *b, const char *path)
 {
 	int at = atomic_load(&dir->fd);
@@ -199,7 +194,7 @@ int cfs_stage_file_write(struct cfs_stage *st, struct cache_dir *dir, const stru
 		return r;
 	cfs_cachedir_path(dir->set, CFS_CACHEDIR_STAGED, b, path);
 	link_cached(dir, b, path);
-	cut_name(path);
+	*strrchr(path, '/') = '\0';
 	r = make_durable(&st->syncs[dir->number], dir, path);
 	if (r < 0)
 		cfs_cachedir_unlink(dir, CFS_CACHEDIR_STAGED, b);
@@ -208,7 +203,7 @@ int cfs_stage_file_write(struct cfs_stage *st, struct cache_dir *dir, const stru
 
 /* ---- reading ---- */
 
-/* One uploader at a time waits, the others hold all they need or nothing. */
+/* One uploader at a time waits for pages, so two that hold a part never wait for each other. */
 int cfs_stage_file_room(struct cfs_stage *st, const struct cfs_block *b, cfs_deadline_t deadline,
 			struct cfs_segs *ret)
 {
@@ -259,7 +254,7 @@ static int read_and_verify(int fd, const struct cfs_block *b, bool trailer,
 		uint8_t *p = seg->page->data + seg->off;
 
 		r = cfs_cachedir_read(fd, p, seg->len, off, 0);
-		/* Pages hold whole segments, but for the last. */
+		/* Pages hold whole segments; only the last one may be shorter. */
 		for (in = 0; in < seg->len && r == 0 && trailer; in += n) {
 			n = CFS_MIN(CFS_CACHEDIR_SEGMENT, seg->len - in);
 			if (cfs_cachedir_crc(p + in, n) !=

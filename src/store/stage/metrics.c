@@ -6,7 +6,8 @@ struct numbers {
 	uint64_t blocks, bytes, oldest_s, damaged;
 	uint64_t uploads, upload_errors, bypassed;
 };
-_Static_assert(sizeof(struct numbers) <= CFS_METRIC_SNAPSHOT_MAX, "they fit");
+_Static_assert(sizeof(struct numbers) <= CFS_METRIC_SNAPSHOT_MAX,
+	       "the snapshot's buffer is larger");
 
 static void snapshot(void *store, void *ret)
 {

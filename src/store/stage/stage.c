@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writeback: the table of staged blocks by age; admission; blocks found after a restart. */
+/* Writeback: the table of staged blocks by age, admission, and blocks of earlier processes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,12 +17,12 @@
 #define WRITE_QUEUE	1024
 #define TICK_MS		1000
 #define DRAIN_POLL_MS	200
-/* Parts of the pool that uploads may hold. */
+/* Uploads may hold that fraction (1/n) of the pool. */
 #define POOL_PARTS 4
-/* Staging may use half of the free space that the cache leaves. */
+/* Staging leaves that fraction (1/n) of the space free that the cache leaves free. */
 #define FREE_PARTS 2
 
-/* ---- the table, with the lock ---- */
+/* ---- the table; called with the lock held ---- */
 
 static struct staged_bucket *bucket_of(struct cfs_stage *st, const struct cfs_block *b)
 {
@@ -43,7 +43,7 @@ static struct staged *find(struct cfs_stage *st, const struct cfs_block *b)
 	return NULL;
 }
 
-/* Removes it from the list by age; readers still find it in the table. */
+/* Removes an entry from the list by age. Readers still find it in the table. */
 static void unlist(struct cfs_stage *st, struct staged *e)
 {
 	TAILQ_REMOVE(&st->list, e, by_age);
@@ -81,7 +81,7 @@ static struct staged *new_entry(struct cache_dir *dir, const struct cfs_block *b
 	return e;
 }
 
-/* False when it is there already. */
+/* False: the block is in the table already. */
 static bool add_entry(struct cfs_stage *st, struct staged *e, bool oldest)
 {
 	if (find(st, &e->id))
@@ -98,7 +98,7 @@ static bool add_entry(struct cfs_stage *st, struct staged *e, bool oldest)
 
 /* ---- staging ---- */
 
-/* False: there is no room, or the same block is being written by an abandoned job. */
+/* False: there is no room, or an abandoned write of the same block still runs. */
 static bool reserve(struct cfs_stage *st, struct stage_write *w)
 {
 	const struct stage_write *other;
@@ -138,7 +138,7 @@ static ssize_t run_write(struct cfs_task *task)
 	return r;
 }
 
-/* The writer of the block has timed out and stored it in the object store. */
+/* left: the caller has timed out and stored the block in the object store. */
 static void free_write(struct cfs_task *task, bool left)
 {
 	struct stage_write *w = (struct stage_write *)task;
@@ -177,7 +177,7 @@ static int new_write(struct cfs_stage *st, struct cache_dir *dir, const struct c
 	return 0;
 }
 
-/* Leaves half of the time to the object store. */
+/* Waits for half of the time at most: the other half is for the object store. */
 static int write_in_time(struct stage_write *w, cfs_deadline_t deadline)
 {
 	struct cache_dir *dir = w->dir;
@@ -239,7 +239,7 @@ static int put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs
 {
 	int r;
 
-	/* Our own files do not tell the tier of a block. */
+	/* Our own files have no field for a block's tier. */
 	if (!st->conf.writeback || st->conf.read_only || b->tier ||
 	    (st->conf.threshold && b->len >= st->conf.threshold))
 		return -EOPNOTSUPP;
@@ -249,7 +249,7 @@ static int put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs
 	return r;
 }
 
-/* As cfs_disk_staged_fn. */
+/* cfs_disk_staged_fn. */
 static struct cache_dir *staged_dir(void *stage, const struct cfs_block *b)
 {
 	struct cache_dir *dir = NULL;
@@ -345,7 +345,10 @@ static int newest_first(const void *a, const void *b)
 	return (x->age_s > y->age_s) - (x->age_s < y->age_s);
 }
 
-/* Returns how many there was memory for. All at once, so that the oldest are uploaded first. */
+/*
+ * Adds all blocks at once, so that the oldest is uploaded first. Returns how many there was memory
+ * for; *ret_n: those that were not known.
+ */
 static size_t add_found(struct cfs_stage *st, const struct scan *s, size_t *ret_n,
 			unsigned long long *ret_bytes)
 {
@@ -371,7 +374,7 @@ static size_t add_found(struct cfs_stage *st, const struct scan *s, size_t *ret_
 	return i;
 }
 
-/* 0; 1: more blocks than room for them; negative errno. */
+/* 1: the directory has more blocks than the table has room for. */
 static int scan_dir(struct cfs_stage *st, struct cache_dir *dir)
 {
 	struct scan s = {.st = st, .dir = dir};
@@ -412,7 +415,7 @@ static void run_scan(struct cfs_job *job)
 	pthread_mutex_unlock(&st->lock);
 }
 
-/* With the lock. A failed directory is scanned when it works again. */
+/* Called with the lock held. A failed directory is scanned when it works again. */
 static void scan_when_due(struct cfs_stage *st, unsigned i)
 {
 	bool failed = atomic_load(&st->dirs->v[i].state) == DIR_FAILED;
@@ -605,8 +608,7 @@ uint64_t cfs_stage_drain(struct cfs_store *s, uint64_t idle_timeout_ms)
 	pthread_mutex_unlock(&st->lock);
 	if (left > 0)
 		cfs_warn("staged blocks are left for the next mount with this cache-dir: "
-			 "blocks=%llu "
-			 "bytes=%llu",
+			 "blocks=%llu bytes=%llu",
 			 (unsigned long long)left, (unsigned long long)bytes);
 	return left;
 }

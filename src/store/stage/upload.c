@@ -52,7 +52,7 @@ static struct staged *first_due(struct cfs_stage *st)
 	return NULL;
 }
 
-/* A block cannot be evicted during its upload. */
+/* Limits the memory of uploads: the pages of a block are not evicted during its upload. */
 static bool memory_allows(const struct cfs_stage *st, uint32_t len)
 {
 	return st->uploading_bytes == 0 || st->uploading_bytes + len <= st->uploading_max;
@@ -100,16 +100,10 @@ static ssize_t run_end(struct cfs_task *task)
 	return 0;
 }
 
-static void free_end(struct cfs_task *task, bool left)
-{
-	(void)left;
-	free(task);
-}
-
-/* On a slow disk the file is removed later, or the next mount uploads it once more. */
+/* Removes the staged file. A slow disk does it later; after a crash the next mount uploads it again. */
 static void end_file(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b)
 {
-	struct stage_end *end = cfs_task_new(sizeof(*end), run_end, free_end);
+	struct stage_end *end = cfs_task_new(sizeof(*end), run_end, NULL);
 	ssize_t ignored;
 	int r;
 
@@ -162,8 +156,8 @@ static void log_damaged(const struct staged *e)
 }
 
 /*
- * Its file is missing: another mount may have uploaded it. False: it may come back, or the disk
- * cannot tell.
+ * The staged file is missing. Another mount may have uploaded it, else its bytes are lost and that
+ * is logged. False: the disk or the object store cannot tell.
  */
 static bool is_gone(struct cfs_stage *st, const struct staged *e)
 {
@@ -229,7 +223,7 @@ static void not_uploaded(struct cfs_stage *st, struct staged *e, int err, bool l
 	}
 }
 
-/* 1: all of it is still in memory. */
+/* 1: the whole block is in memory. */
 static int collect_from_memory(struct cfs_store *s, const struct cfs_block *b, struct cfs_segs *ret)
 {
 	struct shard *sh = cfs_memory_shard(s, b);
@@ -267,7 +261,6 @@ static void free_read(struct cfs_task *task, bool left)
 {
 	struct stage_read *rd = (struct stage_read *)task;
 
-	(void)left;
 	cfs_segs_release(&rd->data);
 	free(rd);
 }
@@ -286,9 +279,9 @@ static int read_by(struct cfs_workers *w, struct stage_read *rd, cfs_deadline_t 
 }
 
 /*
- * Appends a staged block, which a worker of its directory reads: a hanging disk delays no uploads
- * from other disks. -ENOENT, -EBADMSG; -ETIMEDOUT: it hangs, has failed, or there is
- * no memory.
+ * Has a worker of the block's directory read it, so that a hung disk delays no uploads from others.
+ * Appends it to *ret. -ENOENT; -EBADMSG: damaged; -ETIMEDOUT: the disk hangs or has failed, or no
+ * pages are free.
  */
 static int read_in_time(struct cfs_stage *st, struct staged *e, cfs_deadline_t deadline,
 			struct cfs_segs *ret)
@@ -336,7 +329,7 @@ static void upload_one(struct cfs_stage *st, struct staged *e)
 	/* The file is removed once the object is durable. */
 	if (r == 0 && s->object->ops->sync)
 		r = cfs_store_sync(s, deadline);
-	/* The failure may have been reported to a sync of another caller. */
+	/* A failure to write it back may have been reported to another caller's sync only. */
 	if (r == 0)
 		r = cfs_sync_check(s, begun);
 	if (r == 0)

@@ -68,8 +68,9 @@ static void test_volume_space(void **state)
 	assert_int_equal(st.avail_bytes, 2 * PAGE);
 	assert_int_equal(st.total_bytes, capacity);
 	/* An empty file is charged one page already. */
-	assert_int_equal(cfs_meta_check_space(vol.m, &c, f, &a, 0, 3 * PAGE + 1), -ENOSPC);
-	OK(cfs_meta_check_space(vol.m, &c, f, &a, 0, 3 * PAGE));
+	assert_int_equal(cfs_quotas_check_growth(vol.m->quotas, &c, f, &a, 0, 3 * PAGE + 1),
+			 -ENOSPC);
+	OK(cfs_quotas_check_growth(vol.m->quotas, &c, f, &a, 0, 3 * PAGE));
 	assert_int_equal(commit(f, 0, 3 * PAGE + 1), -ENOSPC);
 	OK(commit(f, 0, 3 * PAGE));
 	OK(commit(f, 5, PAGE)); /* overwriting costs nothing */
@@ -185,12 +186,15 @@ static void test_promised_quota(void **state)
 	OK(commit(f, PAGE, 2 * PAGE));
 	assert_int_equal(cfs_meta_claim_space(vol.m, &c, g, &b, 2 * PAGE, 4 * PAGE), -EDQUOT);
 	OK(cfs_meta_claim_space(vol.m, &c, g, &b, 2 * PAGE, 3 * PAGE));
-	assert_int_equal(cfs_meta_check_space(vol.m, &c, f, &a, 3 * PAGE, 4 * PAGE), -EDQUOT);
+	assert_int_equal(cfs_quotas_check_growth(vol.m->quotas, &c, f, &a, 3 * PAGE, 4 * PAGE),
+			 -EDQUOT);
 	cfs_meta_release_space(vol.m, f);
-	assert_int_equal(cfs_meta_check_space(vol.m, &c, f, &a, 3 * PAGE, 4 * PAGE), -EDQUOT);
+	assert_int_equal(cfs_quotas_check_growth(vol.m->quotas, &c, f, &a, 3 * PAGE, 4 * PAGE),
+			 -EDQUOT);
 	cfs_meta_release_space(vol.m, g);
-	OK(cfs_meta_check_space(vol.m, &c, f, &a, 3 * PAGE, 5 * PAGE));
-	assert_int_equal(cfs_meta_check_space(vol.m, &c, f, &a, 3 * PAGE, 6 * PAGE), -EDQUOT);
+	OK(cfs_quotas_check_growth(vol.m->quotas, &c, f, &a, 3 * PAGE, 5 * PAGE));
+	assert_int_equal(cfs_quotas_check_growth(vol.m->quotas, &c, f, &a, 3 * PAGE, 6 * PAGE),
+			 -EDQUOT);
 	drop_quota(CFS_QUOTA_DIR, d);
 }
 
@@ -276,7 +280,8 @@ static void test_directory(void **state)
 	OK(commit(f, 0, 3 * PAGE));
 	assert_int_equal(commit(f, 0, 4 * PAGE + 1), -EDQUOT);
 	a = attr_of(f);
-	assert_int_equal(cfs_meta_check_space(vol.m, &c, f, &a, a.length, 4 * PAGE + 1), -EDQUOT);
+	assert_int_equal(cfs_quotas_check_growth(vol.m->quotas, &c, f, &a, a.length, 4 * PAGE + 1),
+			 -EDQUOT);
 	OK(commit(f, 0, 4 * PAGE));
 	assert_int_equal(try_make(&c, sub, "g", CFS_TYPE_FILE, 0644, NULL), -EDQUOT);
 	OK(cfs_meta_statfs(vol.m, &c, sub, &st));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * .accesslog: one line per request for each open of the file. Without readers a request costs one
- * load of a flag; a reader that is too slow loses lines and is told how many.
+ * .accesslog: one line per request for each open of the file. Without readers a request costs the load
+ * of a flag. A reader that is too slow loses lines, and is told how many.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 
 struct log_reader {
 	struct log_reader *next;
-	size_t head, used; /* in ring: first unread byte, bytes there */
+	size_t head, used; /* in ring: the first unread byte, and the number of unread bytes */
 	uint64_t lost;
 	char ring[RING_SIZE];
 };
@@ -126,7 +126,7 @@ static size_t format_line(char line[LINE_SIZE], const struct cfs_ctx *ctx, const
 		       (unsigned long long)(took_ns / 1000000000),
 		       (unsigned long long)(took_ns / 1000 % 1000000));
 	n = CFS_MIN(n + (size_t)len, (size_t)LINE_SIZE - 1);
-	/* Names may hold anything, but a line is one line. */
+	/* A name may contain a line feed, which must not begin another line. */
 	for (i = 0; i < n; i++) {
 		if ((unsigned char)line[i] < ' ')
 			line[i] = '?';
@@ -174,7 +174,7 @@ size_t access_log_read(struct access_log *l, struct log_reader *reader, cfs_dead
 	pthread_mutex_unlock(&l->lock);
 	if (n || size < 2)
 		return n;
-	/* No bytes would mean the end to cat(1) and tail(1). */
+	/* cat(1) and tail(1) would take an empty read for the end of the file. */
 	memcpy(buf, "#\n", 2);
 	return 2;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Read-ahead over files of directories: what walk.c and tree.c advise, on threads of its own. A
- * listing made here only says what to fetch. Attributes and names that come along are cached like
- * those of a look-up; an open asks the metadata in any case.
+ * Read-ahead over files of directories, as walk.c and tree.c advise, on threads of its own. A listing
+ * made here only says which files to fetch. Their attributes and names are cached like those of a
+ * look-up; an open asks the metadata in any case.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #define THREADS	     2
 #define QUEUE_LIMIT  64
 #define PAGE_ENTRIES 4096
-#define TREE_ENTRIES 1024 /* of a directory ahead of a walk */
+#define TREE_ENTRIES 1024 /* of a directory that a tree will list */
 #define TIMEOUT_MS   10000
 
 struct task {
@@ -45,7 +45,7 @@ static struct cfs_ctx ahead_ctx(const struct cfs_vfs *v)
 	return cfs_ctx_internal(CFS_MIN(v->conf.io_timeout_ms, (uint64_t)TIMEOUT_MS));
 }
 
-/* NULL: it could not be read. A full one is a prefix. */
+/* NULL: the directory could not be read. A full listing has its first files only. */
 static struct listing *list(struct cfs_vfs *v, cfs_ino_t dir)
 {
 	struct listing *l = listing_new();
@@ -61,7 +61,7 @@ static struct listing *list(struct cfs_vfs *v, cfs_ino_t dir)
 				     &c);
 		if (listing_size(l) == LISTING_FILES_MAX)
 			break;
-		/* A page without files, or one at which the names are full. */
+		/* There is no file in this page, or no memory for more names. */
 		if (r == 0 && listing_size(l) == had)
 			break;
 		had = listing_size(l);
@@ -73,7 +73,7 @@ static struct listing *list(struct cfs_vfs *v, cfs_ino_t dir)
 	return l;
 }
 
-/* As after a look-up of each name, at a time when the metadata was asked. */
+/* Caches the answers, as a look-up of each name would. */
 static void keep_answers(struct cfs_vfs *v, const struct walk_batch *b, uint64_t seq,
 			 uint64_t asked_ns)
 {
@@ -100,7 +100,7 @@ static void keep_answers(struct cfs_vfs *v, const struct walk_batch *b, uint64_t
 	}
 }
 
-/* False: it is of no use, or not possible. */
+/* False: reading ahead failed, or is of no use. */
 static bool fetch(struct cfs_vfs *v, struct walk_batch *b)
 {
 	uint64_t seq = cache_seq(&v->cache), asked_ns = cfs_now_ns();
@@ -164,7 +164,7 @@ static bool grow_by(struct cfs_vfs *v, struct tree *r, cfs_ino_t dir, struct wal
 	return ok;
 }
 
-/* Ends with tree_leave(). first: the row is empty, and begins with this directory; or 0. */
+/* Grows the row and calls tree_leave(). first: the directory with which an empty row begins; or 0. */
 static void grow(struct cfs_vfs *v, struct tree *r, cfs_ino_t first)
 {
 	struct walk_batch *b = calloc(1, sizeof(*b));
@@ -189,7 +189,7 @@ static cfs_ino_t parent_of(struct cfs_vfs *v, cfs_ino_t dir)
 	return dir != v->conf.root && get_attr(v, &ctx, dir, &attr, &ms) == 0 ? attr.parent : 0;
 }
 
-/* From the directory that was listed to the topmost one on the program's way. */
+/* Adds frames from the directory that was listed up to the topmost one that the program has listed. */
 static bool add_frames(struct cfs_vfs *v, struct tree *r, cfs_ino_t dir, cfs_ino_t parent)
 {
 	struct content c;
@@ -294,7 +294,7 @@ void ahead_listed(struct cfs_vfs *v, cfs_ino_t dir)
 {
 	struct task t = {.dir = dir};
 
-	/* The way to the first file is taken before the store knows how far it is. */
+	/* Recorded before the store knows whether read-ahead pays: a tree needs the way to its first file. */
 	if (atomic_load(&v->ahead_stopped))
 		return;
 	switch (tree_listed(&v->trees, dir, &t.tree)) {

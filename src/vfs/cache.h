@@ -3,8 +3,8 @@
  * The metadata cache of this mount: attributes by inode, names by parent, and the ctime each file
  * had when it was last opened. Fixed size, set associative; nothing is allocated per entry.
  *
- * Local changes are numbered. A reader takes the number before it asks the engine and hands it in
- * with the answer; an answer older than a change of the same inode (or name) is not kept.
+ * Local changes are numbered. A reader takes the number before it asks the engine, and passes it with
+ * the answer. An answer older than a change of the same inode (or name) is not kept.
  */
 #ifndef CFS_VFS_CACHE_H
 #define CFS_VFS_CACHE_H
@@ -38,7 +38,7 @@ struct cache {
 int cache_init(struct cache *c, uint64_t attr_timeout_ms);
 void cache_fini(struct cache *c);
 
-/* The number of the last change: to be taken before metadata is read. */
+/* The number of the last change. Callers take it before they read metadata. */
 static inline uint64_t cache_seq(struct cache *c)
 {
 	return atomic_load_explicit(&c->seq, memory_order_acquire);
@@ -49,8 +49,8 @@ bool cache_get_attr(struct cache *c, cfs_ino_t ino, uint64_t now_ms, struct cfs_
 		    uint32_t *ret_ms);
 void cache_put_attr(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t ino,
 		    const struct cfs_attr *attr);
-/* A local change, done. attr: the result, NULL to forget; kept unless another change came between.
- */
+/* Reports a finished local change. attr: its result, kept unless another change came between; NULL:
+ * forget the attributes. */
 void cache_changed(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t ino,
 		   const struct cfs_attr *attr);
 bool cache_changed_since(struct cache *c, cfs_ino_t ino, uint64_t seq);

@@ -12,7 +12,7 @@
 #define GROUPS_AGE_MS 1000
 #define CAP_FSETID    4 /* capabilities(7) */
 
-/* The supplementary groups of the process that this thread looked up last, and its capabilities. */
+/* Groups and capabilities of the process that this thread has looked up last. */
 static _Thread_local struct {
 	pid_t pid;
 	uint64_t until_ms, caps;
@@ -72,7 +72,7 @@ static bool in_group(const struct cfs_ctx *ctx, uint32_t gid)
 {
 	struct cfs_ctx with = *ctx;
 
-	if (!ctx->check || ctx->groups) /* a squashed caller has none */
+	if (!ctx->check || ctx->groups) /* else the caller is squashed, and has no groups */
 		caller_groups(&with, true);
 	return cfs_ctx_in_group(&with, gid);
 }

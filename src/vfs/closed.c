@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files whose close did not wait for their commit (close=committing). Each keeps its inode open
- * until it is committed: attributes, reads and the handoff see its bytes. Errors that no handle can
- * report wait here for an fsync.
+ * Files whose close did not wait for their commit (close=committing). Each keeps its inode open until
+ * it is committed: attributes, reads and the handoff state include its bytes. Losses that no handle
+ * can report are kept here for an fsync.
  */
 #include <errno.h>
 
@@ -20,7 +20,7 @@ void closed_fini(struct closed *c)
 	pthread_mutex_destroy(&c->lock);
 }
 
-/* With the lock; NULL: no loss of the file is known. */
+/* Called with the lock held. NULL: no loss of the file is known. */
 static struct closed_loss *find(struct closed *c, cfs_ino_t ino)
 {
 	unsigned i;
@@ -32,7 +32,7 @@ static struct closed_loss *find(struct closed *c, cfs_ino_t ino)
 	return NULL;
 }
 
-/* With the lock. mark: of an earlier process, or NULL. */
+/* Called with the lock held. mark: of an earlier process, or NULL. */
 static void add(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_handoff_inode *mark)
 {
 	struct closed *c = &v->closed;
@@ -166,7 +166,7 @@ void closed_await(struct cfs_vfs *v, const struct cfs_ctx *ctx)
 		cfs_data_await_closed(v->conf.data, ctx->deadline);
 }
 
-/* The inode of a name; 0: the rename finds out what is wrong. */
+/* The inode of a name. 0: an error, which the rename will report. */
 static cfs_ino_t ino_of(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent,
 			const char *name, size_t len)
 {

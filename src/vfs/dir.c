@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Directory listings. A handle has one page of entries, which may be dropped when it is not being
- * read, and positions to read it again from: those of the last two replies, and those where some of
- * the pages before it began, so that seekdir(3) has somewhere near to start from.
+ * Directory listings. A handle has one page of entries, which may be dropped while it is not in use,
+ * and positions in the directory from which pages can be read: those behind the last two replies, and
+ * the beginnings of some earlier pages, so that seekdir(3) starts from a near one.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 
 #define N_DOTS	     2
 #define PAGE_ENTRIES 1000
-#define PAGE_MORE    4000 /* of the pages behind the first: each is a wait for the database */
-#define PAGE_FEW     250  /* of one that is read again because it was dropped */
+#define PAGE_MORE    4000 /* of later pages: each is a wait for the database */
+#define PAGE_FEW     250  /* of a page that was dropped and is read again */
 #define MARKS	     64
 #define TAIL	     128
 #define STALE_MS     1000 /* oldest page that attributes are taken from when nothing may be cached */
@@ -32,11 +32,11 @@ struct dir {
 	unsigned n_fixed; /* entries before those of the pages: ".", "..", special files */
 	uint64_t first;	  /* index of the page's first entry; the fixed ones are not counted */
 	struct dirpage page;
-	bool loaded, last, attrs; /* loaded: of a page that was dropped, too */
+	bool loaded, last, attrs; /* loaded: was read, even if it was dropped since */
 	uint64_t seq, read_ms;	  /* cache_seq() and clock from before the page was read */
 	struct cfs_cursor end;	  /* behind the page */
 
-	/* For other readers of the listing, which the kernel keeps. NULL: it does not. */
+	/* The directory's record in kept.h. NULL: the kernel does not keep its listing. */
 	struct kept_dir *kept;
 	struct kept_pass pass;
 	uint64_t *had; /* hashes of names that the reader has from elsewhere, sorted; or NULL */
@@ -47,14 +47,14 @@ struct dir {
 	struct mark *marks;
 
 	/*
-	 * The positions behind the last two replies; NULL without memory. They are in the handoff state
-	 * or, when that has no record for the handle, its own.
+	 * The positions behind the last two replies; NULL: no memory. They are in the handoff state or,
+	 * when that has no room, in memory of the handle (places_own).
 	 */
 	struct cfs_handoff_dir *places;
 	bool places_own;
 	/*
-	 * Hashes of the entries of the last reply. Kernels up to 6.15 go on within a reply that did not
-	 * fit the program's buffer; their replies are small. 0: none, or too many.
+	 * Hashes of the entries of the last reply. Kernels up to 6.15 continue within a reply that did
+	 * not fit into the program's buffer; their replies are small. n_tail 0: none, or too many.
 	 */
 	uint32_t n_tail;
 	uint64_t tail_first; /* index */
@@ -139,7 +139,7 @@ int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	return 0;
 }
 
-void dir_free(struct cfs_vfs *v, struct dir *d)
+static void dir_free(struct cfs_vfs *v, struct dir *d)
 {
 	kept_close(&v->kept, d->kept, &d->pass);
 	kept_return(&v->kept, d->had, d->n_had);
@@ -217,7 +217,7 @@ static void add_mark(struct dir *d, uint64_t index, const void *cursor, size_t l
 		cap = d->marks_cap ? 2 * d->marks_cap : 1;
 		m = reallocarray(d->marks, cap, sizeof(*m));
 		if (!m)
-			return; /* seekdir starts from an earlier one */
+			return; /* without it, seekdir starts from an earlier mark */
 		d->marks = m;
 		d->marks_cap = cap;
 	}
@@ -228,8 +228,8 @@ static void add_mark(struct dir *d, uint64_t index, const void *cursor, size_t l
 }
 
 /*
- * The page behind `cursor`, whose first entry has this index, of `size` entries at most; with
- * attributes, if these are asked for and it has entry `wanted`.
+ * Reads the page of at most `size` entries behind `cursor`. index: of its first entry. Attributes are
+ * read if attrs is set and the page has entry `wanted`.
  */
 static int load_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t index,
 		     const struct cfs_cursor *cursor, size_t size, bool attrs, uint64_t wanted)
@@ -288,8 +288,8 @@ static uint64_t hash_entry(const struct dir *d, const struct dirpage_entry *p)
 }
 
 /*
- * The page was read from a place within the last reply on, to go on at entry `index` of that reply.
- * Of the entries between, some may have been removed: those that are left come first.
+ * The page was read from a position within the last reply, to continue at entry `index` of that reply.
+ * Some entries between both may have been removed. Those that are left are the first ones of the page.
  */
 static void align_page(struct dir *d, uint64_t index)
 {
@@ -347,7 +347,7 @@ static int seek_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d
 	return 0;
 }
 
-/* A page is read at once and returned in parts; its attributes may have changed meanwhile. */
+/* A page is returned in parts, later than it was read: attributes may have changed meanwhile. */
 static bool is_current(struct cfs_vfs *v, const struct dir *d, const struct dirpage_entry *p,
 		       uint64_t age_ms)
 {
@@ -367,7 +367,7 @@ static uint32_t time_left(uint64_t timeout_ms, uint64_t age_ms)
 	return timeout_ms > age_ms ? (uint32_t)(timeout_ms - age_ms) : 0;
 }
 
-/* Offsets: the sequence (kept.h) above the number of entries before it. */
+/* An offset has the sequence (kept.h) in its upper half, and the number of entries before it. */
 static uint64_t offset_of(const struct dir *d, uint32_t sequence, uint64_t n)
 {
 	return (uint64_t)sequence << 32 | (n + d->n_fixed);
@@ -433,7 +433,7 @@ static int deliver_fixed(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct di
 	return 0;
 }
 
-/* The entries from `from` up to `index` are on their way to the reader. */
+/* Records the position behind the reply, which has the entries from `from` up to `index`. */
 static void keep_place(struct dir *d, uint64_t from, uint64_t index)
 {
 	const struct dirpage_entry *p;
@@ -468,7 +468,10 @@ static void restart(struct cfs_vfs *v, struct dir *d)
 		cfs_handoff_rewind(d->places);
 }
 
-/* Makes the place after `n` names of a sequence one of this handle's. Returns its index. */
+/*
+ * Finds the place behind `n` names of a sequence in this handle's listing, and returns its index. For
+ * another handle's sequence the listing starts again, without the names that the reader has had.
+ */
 static uint64_t find_place(struct cfs_vfs *v, struct dir *d, uint32_t sequence, uint64_t n)
 {
 	uint64_t *had;

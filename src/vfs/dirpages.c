@@ -6,7 +6,7 @@
 
 #include "base/bytes.h"
 
-#define SHARE 16 /* of the pool: this part */
+#define SHARE 16 /* all pages have that fraction (1/n) of the pool */
 
 /* Chunks grow, so that a small directory takes little. */
 static const uint32_t chunk_size[] = {CFS_PAGE_SMALL, CFS_PAGE_MEDIUM, CFS_PAGE_LARGE};
@@ -20,7 +20,7 @@ static size_t size_of(size_t name_len, size_t after_len)
 
 /* ---- memory ---- */
 
-static void drop(struct dirpages *all, struct dirpage *p)
+void dirpage_drop(struct dirpages *all, struct dirpage *p)
 {
 	unsigned i;
 
@@ -35,7 +35,7 @@ static void drop(struct dirpages *all, struct dirpage *p)
 	p->n_chunks = 0;
 }
 
-/* With the lock held. False: no page is idle. */
+/* Called with the lock held. False: no page is idle. */
 static bool drop_idle(struct dirpages *all)
 {
 	struct dirpage *p = TAILQ_FIRST(&all->idle);
@@ -44,7 +44,7 @@ static bool drop_idle(struct dirpages *all)
 		return false;
 	TAILQ_REMOVE(&all->idle, p, link);
 	p->idle = false;
-	drop(all, p);
+	dirpage_drop(all, p);
 	return true;
 }
 
@@ -60,7 +60,7 @@ static void reclaim(void *arg, uint64_t want)
 	pthread_mutex_unlock(&all->lock);
 }
 
-/* Counts so many bytes, if the share has them. */
+/* Takes so many bytes from the share. False: it has not so many. */
 static bool charge(struct dirpages *all, uint32_t size)
 {
 	bool fits;
@@ -88,7 +88,7 @@ static bool add_chunk(struct dirpages *all, struct dirpage *p)
 		else
 			c.data = c.page->data;
 	}
-	/* The reader gets some entries in any case. */
+	/* A page always has a first chunk, so that the reader gets some entries. */
 	if (!c.data && !p->n_chunks)
 		c.data = malloc(c.size);
 	if (!c.data)
@@ -131,7 +131,7 @@ void dirpage_put(struct dirpages *all, struct dirpage *p)
 	if (!p->n_chunks)
 		return;
 	if (!p->chunk[0].page) {
-		drop(all, p);
+		dirpage_drop(all, p);
 		return;
 	}
 	pthread_mutex_lock(&all->lock);
@@ -140,14 +140,9 @@ void dirpage_put(struct dirpages *all, struct dirpage *p)
 	pthread_mutex_unlock(&all->lock);
 }
 
-void dirpage_drop(struct dirpages *all, struct dirpage *p)
-{
-	drop(all, p);
-}
-
 void dirpage_clear(struct dirpages *all, struct dirpage *p)
 {
-	drop(all, p);
+	dirpage_drop(all, p);
 	p->n = 0;
 	p->at = p->at_off = p->at_chunk = 0;
 }

@@ -39,7 +39,7 @@ struct dirpage {
 		uint32_t size, used, first; /* bytes; index of the first entry */
 	} chunk[DIRPAGE_CHUNKS];
 	uint32_t n; /* entries, also those of a page that was dropped */
-	/* The entry found last. */
+	/* Where the entry found last is: its number and its chunk. */
 	uint32_t at, at_off;
 	unsigned at_chunk;
 };
@@ -55,14 +55,17 @@ struct dirpages {
 int dirpages_init(struct dirpages *all, struct cfs_pool *pool);
 void dirpages_fini(struct dirpages *all); /* all pages are dropped */
 
-/* The caller uses the page from here on, if it was not dropped. All zeros is an empty page in use. */
+/* Takes the page into use; it may have been dropped (n_chunks 0). All zeros is an empty page in use. */
 void dirpage_take(struct dirpages *all, struct dirpage *p);
 void dirpage_put(struct dirpages *all, struct dirpage *p); /* makes it idle */
 
-/* The ones below are for a page in use. */
+/* The functions below are for a page in use. */
 void dirpage_drop(struct dirpages *all, struct dirpage *p);
 void dirpage_clear(struct dirpages *all, struct dirpage *p);
-/* Not to one that was dropped. False: there is no room for the entry. The first one fails without any memory only. Never waits. */
+/*
+ * The page must not have been dropped. False: there is no room for the entry; for the first one, not
+ * even memory of malloc(3). Never waits.
+ */
 bool dirpage_add(struct dirpages *all, struct dirpage *p, const struct cfs_dirent *e, bool attrs);
 /* Valid while the page is in use. i < p->n, and the page has chunks. */
 const struct dirpage_entry *dirpage_get(struct dirpage *p, uint32_t i);

@@ -20,12 +20,12 @@ bool keeps_atime(const struct cfs_vfs *v, cfs_ino_t ino)
 
 void touch_atime(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct cfs_attr *attr)
 {
-	/* A time that could not be noted is no reason to refuse the access. */
+	/* The access is not refused when its time cannot be stored. */
 	if (cfs_meta_touch_atime(v->conf.meta, ctx, ino, v->conf.atime, attr) == 0)
 		cache_changed(&v->cache, 0, 0, ino, NULL);
 }
 
-/* A read through this handle; looks at the time stored at most once a second. */
+/* Called for a read; looks at the stored access time at most once a second. */
 static void read_touches(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h)
 {
 	int64_t last = atomic_load_explicit(&h->atime_s, memory_order_relaxed);
@@ -70,8 +70,8 @@ int cfs_vfs_drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t f
 }
 
 /*
- * The kernel leaves set-id bits and times to us when it has us truncate at open. The times of a
- * file that was already empty would otherwise not change.
+ * When the kernel has us truncate at open, it leaves set-id bits and times to us. The engine does not
+ * change the times of a file that is already empty.
  */
 static int truncate_at_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n,
 			    struct cfs_attr *attr)
@@ -100,9 +100,9 @@ struct answer {
 };
 
 /*
- * Attributes are always read again: an open sees changes that others have closed (close-to-open).
- * When it is for reading, and no list of the first chunk is known, that comes in the same round
- * trip.
+ * Asks the metadata for the attributes, always: an open sees changes that others have closed
+ * (close-to-open). An open for reading gets the list of the first chunk in the same round trip, unless
+ * that is known.
  */
 static int ask(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
 	       struct answer *ret)
@@ -120,10 +120,10 @@ static int ask(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, in
 	return cfs_meta_getattr(v->conf.meta, ctx, n->node.key, &ret->attr);
 }
 
-/* At the node of the kernel's request; -1: the reply tells the kernel which. */
+/* Instead of the node in the kernel's request: the reply tells the kernel the node. */
 enum { ANY_NODE = -1 };
 
-/* The last steps, with the handle counted as one that passes through or not. */
+/* The last steps of an open, after passing_admit(). */
 static int open_handle(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
 		       struct answer *answer, const struct passing_handle *passing,
 		       struct cfs_vfs_open *ret)
@@ -164,7 +164,7 @@ static int open_handle(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnod
 	return 0;
 }
 
-/* n is referenced and belongs to the handle afterwards. */
+/* Takes over the caller's reference to n, on success. */
 static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int node,
 		      int flags, struct answer *answer, struct cfs_vfs_open *ret)
 {
@@ -197,7 +197,7 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 	return r;
 }
 
-/* The kernel was never told of the handle that the previous process made. */
+/* Finds the handle that the previous process opened for this request without telling the kernel. */
 static bool opened_before(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			  struct cfs_vfs_open *ret)
 {
@@ -206,7 +206,7 @@ static bool opened_before(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_
 
 	if (!h || h->vnode->node.key != ino)
 		return false;
-	/* The whole file that it would read was open in the dead process only. */
+	/* The handle would read a whole file that only the dead process had open. */
 	if (h->passing.passed) {
 		cfs_vfs_release(v, ctx, fh);
 		return false;
@@ -246,7 +246,7 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 }
 
 /*
- * A file that appeared after the kernel's look-up. The kernel believes that this caller has just
+ * Opens a file that appeared after the kernel's look-up. The kernel believes that this caller has just
  * created it, and checks no permission.
  */
 static int open_appeared(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
@@ -260,7 +260,7 @@ static int open_appeared(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vn
 	return open_vnode(v, &judged, n, ANY_NODE, flags, answer, ret);
 }
 
-/* A successor finds the inode by the number that was noted: it has no name. */
+/* The inode has no name: a successor finds it by the recorded number. */
 static int make_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 			bool *ret_before, struct cfs_vfs_entry *ret)
 {
@@ -283,7 +283,7 @@ static int make_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 	return 0;
 }
 
-/* The metadata keeps the file for the handle, which could not be made. */
+/* Releases an unnamed file, which the metadata keeps for a handle that could not be made. */
 static void drop_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino)
 {
 	int r = cfs_meta_close_ino(v->conf.meta, ctx, ino);
@@ -310,10 +310,7 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 		return r;
 	if (made && opened_before(v, ctx, ret->ino, ret_open))
 		return 0;
-	/*
-	 * Another mount has created a link or a pipe first: the kernel looks it up again, and
-	 * follows it.
-	 */
+	/* Another mount has created a link or a pipe: the kernel looks it up again, and follows it. */
 	if (existed && ret->attr.type != CFS_TYPE_FILE)
 		return ret->attr.type == CFS_TYPE_DIR ? -EISDIR : -ESTALE;
 	n = vnode_get(v, ret->ino);
@@ -322,7 +319,7 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 	if (!n)
 		return -ENOMEM;
 	if (unnamed) {
-		flags |= __O_TMPFILE; /* tells a successor */
+		flags |= __O_TMPFILE; /* tells a successor that it has no name */
 		atomic_store(&n->sustained, true);
 		atomic_store(&n->unnamed, true);
 	}
@@ -386,8 +383,8 @@ int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 }
 
 /*
- * A descriptor of the handle is closed, perhaps by a process that inherited it and ignores the
- * result. So an error is reported here, and stays for the fsync of the writers.
+ * A descriptor of the handle is closed. An error is reported here and stays for the writers' fsync, as
+ * a process that only inherited the descriptor may ignore the result.
  */
 static int commit_at_close(struct cfs_vfs *v, struct handle *h, const struct cfs_ctx *ctx)
 {
@@ -400,7 +397,7 @@ static int commit_at_close(struct cfs_vfs *v, struct handle *h, const struct cfs
 	if (r == 0 && !v->conf.commit_later && atomic_load(&h->vnode->written))
 		r = cfs_meta_await_copy(v->conf.meta, ctx);
 
-	/* Handles that ended with the previous process. */
+	/* Bytes that were written through this handle were lost with the previous process. */
 	if (r == 0 && h->record && atomic_load(&h->record->lost) == CFS_HANDOFF_LOST)
 		r = -EIO;
 	return r;
@@ -416,7 +413,7 @@ int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 		return handle_find(&v->handles, fh, HANDLE_SPECIAL) ? 0 : -EBADF;
 	if (writable(h->flags))
 		r = commit_at_close(v, h, ctx);
-	/* After the data: the next holder of the lock must read what was written under it. */
+	/* Unlocks after the commit: the next holder must read what was written under the lock. */
 	locks_flush(v, ctx, h, lock_owner);
 	return r;
 }
@@ -485,20 +482,17 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	}
 	n = h->vnode;
 	file = vnode_file(n);
-	/*
-	 * Data written through a mapping after the close of the descriptor, or left unstored by
-	 * that close.
-	 */
+	/* Data was written through a mapping after the close, or the close failed to store it. */
 	if (writable(h->flags) && cfs_file_dirty(file)) {
 		r = commit_at_close(v, h, ctx);
-		/* Kept blocks may still be stored; those of an unlinked file do not matter. */
+		/* A file that is still dirty is tried again. Data of an unlinked file does not count. */
 		if (r < 0 && !cfs_file_dirty(file) &&
 		    cfs_meta_getattr(v->conf.meta, ctx, n->node.key, &attr) != -ENOENT)
 			cfs_err("data could not be stored after its file was closed, it is lost: "
 				"inode=%llu error=%s",
 				(unsigned long long)n->node.key, cfs_errname(r));
 	}
-	/* The close may have succeeded before the death that lost the bytes. */
+	/* The close may have returned 0 before the death that lost the bytes. */
 	if (v->conf.commit_later && writable(h->flags) && h->record &&
 	    atomic_load(&h->record->lost) == CFS_HANDOFF_LOST)
 		closed_lost(v, n->node.key, -EIO);
@@ -538,7 +532,7 @@ int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, boo
 
 	if (!h)
 		return handle_find(&v->handles, fh, HANDLE_SPECIAL) ? 0 : -EBADF;
-	/* Two threads may do this with one handle: at least one of them gets each error. */
+	/* Of two threads that do this with one handle, at least one gets each error. */
 	seen = atomic_load(&h->seen);
 	r = cfs_file_fsync(vnode_file(h->vnode), ctx, &seen);
 	atomic_store(&h->seen, seen);

@@ -133,7 +133,7 @@ struct handle *handle_find(struct handles *t, uint64_t fh, enum handle_kind kind
 	return h;
 }
 
-struct handle *handle_find_any(struct handles *t, uint64_t fh)
+static struct handle *find_any(struct handles *t, uint64_t fh)
 {
 	struct handle *h = slot(t, (uint32_t)fh - 1);
 
@@ -143,13 +143,13 @@ struct handle *handle_find_any(struct handles *t, uint64_t fh)
 	return h;
 }
 
-/* Under the lock the number cannot be reused. A handle that is being closed may be found. */
+/* While the lock is held, the number is not reused. The handle may be one that is being closed. */
 bool handle_pin(struct handles *t, uint64_t fh)
 {
 	struct handle *h;
 
 	pthread_mutex_lock(&t->lock);
-	h = handle_find_any(t, fh);
+	h = find_any(t, fh);
 	if (h)
 		h->pins++;
 	pthread_mutex_unlock(&t->lock);
@@ -162,7 +162,7 @@ bool handle_unpin(struct handles *t, uint64_t fh)
 	bool close = false;
 
 	pthread_mutex_lock(&t->lock);
-	h = handle_find_any(t, fh);
+	h = find_any(t, fh);
 	if (h) {
 		close = --h->pins == 0 && h->close_deferred;
 		h->close_deferred &= !close;
@@ -173,7 +173,7 @@ bool handle_unpin(struct handles *t, uint64_t fh)
 
 bool handle_defer_close(struct handles *t, uint64_t fh)
 {
-	struct handle *h = handle_find_any(t, fh);
+	struct handle *h = find_any(t, fh);
 	bool held;
 
 	if (!h)
@@ -182,7 +182,7 @@ bool handle_defer_close(struct handles *t, uint64_t fh)
 	held = h->pins > 0;
 	h->close_deferred |= held;
 	pthread_mutex_unlock(&t->lock);
-	if (held) /* the kernel sends it only once */
+	if (held) /* the kernel sends a release only once */
 		cfs_handoff_released(t->handoff, fh);
 	return held;
 }
@@ -228,7 +228,7 @@ struct handle *handle_claim(struct handles *t, uint64_t fh)
 	return h;
 }
 
-/* A late request for a closed handle must not reach another one with its number. */
+/* Generations go on: a late request for a closed handle must not reach another one of its number. */
 void handles_free_rest(struct handles *t)
 {
 	uint32_t i = t->n_chunks * HANDLES_PER_CHUNK, gen;

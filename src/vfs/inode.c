@@ -66,8 +66,8 @@ struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino)
 			return fresh;
 		}
 		/*
-		 * Another thread is removing this one: remove it from the table for that thread,
-		 * and try again.
+		 * The entry has no references left, and another thread is about to remove it.
+		 * Remove it for that thread, and try again.
 		 */
 		n = caa_container_of(node, struct vnode, node);
 		if (try_ref(n)) {
@@ -81,7 +81,7 @@ struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino)
 	return n;
 }
 
-/* A close hides the handle before it gives the vnode back, which readers of the table delay. */
+/* A close hides the handle before it frees the vnode, and the table's readers delay the latter. */
 struct vnode *vnode_of_handle(struct cfs_vfs *v, uint64_t fh)
 {
 	struct vnode *n = NULL;
@@ -109,9 +109,7 @@ static void forget_cached(struct vnode *n)
 		cache_changed(&n->vfs->cache, 0, 0, n->node.key, NULL);
 }
 
-/*
- * True for the last reference. Entries cached before the open are dropped before others see them.
- */
+/* True for the last reference. Attributes cached before are outdated: they are dropped first. */
 static bool drop_ref(struct vnode *n)
 {
 	uint32_t refs = atomic_load_explicit(&n->refs, memory_order_relaxed);
@@ -124,7 +122,7 @@ static bool drop_ref(struct vnode *n)
 	return refs == 1;
 }
 
-/* The kernel's mark of an open for execution. It closes the handle when the program ends. */
+/* The kernel's mark of an open for execution. The handle is closed when the program ends. */
 #define OPEN_EXEC 0x20
 
 void vnode_count(struct vnode *n, int flags, int by)
@@ -147,7 +145,8 @@ void vnode_put(struct vnode *n)
 		return;
 	/* No thread can take a reference after this, so the flags are final. */
 	sustained = atomic_load(&n->sustained);
-	forget_cached(n); /* other mounts may have written meanwhile */
+	forget_cached(
+		n); /* again: readers that asked the engine before ask once more, attr_read() */
 	cfs_table_remove(v->vnodes, &n->node);
 	file = vnode_file(n);
 	mark = atomic_load(&n->mark);
@@ -205,10 +204,10 @@ void vnode_overlay(struct vnode *n, struct cfs_attr *attr, uint64_t asked_ns)
 		cfs_file_refresh(file, attr, asked_ns);
 		cfs_file_overlay_attr(file, attr);
 	}
-	see_mode(n, attr->mode); /* as shown: it may not be stored yet */
+	see_mode(n, attr->mode); /* the mode as shown, which may not be stored yet */
 	/*
-	 * The name in the trash does not count for programs that have it open: by 0 links they tell
-	 * that a lock file was removed while they waited for it.
+	 * For programs that have the file open, its name in the trash is no link: by 0 links they
+	 * recognise that a lock file was removed while they waited for it.
 	 */
 	if (cfs_ino_is_trash(attr->parent))
 		attr->nlink = 0;

@@ -23,14 +23,11 @@ struct kept_dir {
 	TAILQ_ENTRY(kept_dir) link;
 	cfs_ino_t ino;
 	unsigned open;	    /* handles */
-	bool known;	    /* the kernel has nothing of a time before this record */
+	bool known;	    /* the kernel has nothing from before this record was made */
 	uint32_t completed; /* listings */
 
 	struct sequence sequence[SEQUENCES]; /* newest first */
-	/*
-	 * Passes under way. They overlap the earliest, which began at oldest_ms; mixed: with other
-	 * names.
-	 */
+	/* Passes under way; the earliest began at oldest_ms. mixed: they have found other names. */
 	unsigned passes;
 	uint64_t oldest_ms;
 	bool mixed;
@@ -39,8 +36,8 @@ struct kept_dir {
 	bool kept;
 	uint64_t kept_ms;
 	/*
-	 * It is the newest sequence, as read from valid_ms on, which took so long; 0: it may be
-	 * another.
+	 * The listing is the newest sequence, was read from valid_ms on, and that took took_ms.
+	 * valid_ms 0: it may be another sequence.
 	 */
 	uint64_t valid_ms, took_ms, seq;
 };
@@ -49,7 +46,7 @@ int kept_init(struct kept *k, uint64_t timeout_ms, struct cache *cache)
 {
 	k->timeout_ms = timeout_ms;
 	k->cache = cache;
-	/* Unlike those of the previous process, whose offsets handles may still have. */
+	/* Differs from those of the previous process, whose offsets readers may still have. */
 	atomic_init(&k->generation, (uint32_t)(cfs_now_ns() >> 10));
 	TAILQ_INIT(&k->closed);
 	return -pthread_mutex_init(&k->lock, NULL);
@@ -65,7 +62,7 @@ static uint32_t new_generation(struct kept *k)
 	return g;
 }
 
-/* ---- directories; all with the lock held ---- */
+/* ---- directories; called with the lock held ---- */
 
 static struct kept_dir **bucket_of(struct kept *k, cfs_ino_t ino)
 {
@@ -88,7 +85,7 @@ static void drop_sequence(struct kept *k, struct sequence *s)
 	*s = (struct sequence){0};
 }
 
-/* No handle may be open on it. */
+/* No handle may be open on the directory. */
 static void forget(struct kept *k, struct kept_dir *d)
 {
 	struct kept_dir **at = bucket_of(k, d->ino);
@@ -110,9 +107,9 @@ static bool is_fresh(const struct kept *k, const struct kept_dir *d, uint64_t no
 }
 
 /*
- * Forgets listings that the kernel must not use any more, and others while there is no room for so
- * many more bytes. An incomplete listing is worth remembering: the kernel goes on with it only
- * where it ended.
+ * Forgets complete listings that the kernel must not use any more, and all others while there is no
+ * room for so many more bytes. An incomplete one has no time limit: the kernel only continues it at
+ * its end.
  */
 static void make_room(struct kept *k, size_t bytes, uint64_t now_ms)
 {
@@ -174,10 +171,10 @@ struct kept_dir *kept_open(struct kept *k, struct kept_pass *p, cfs_ino_t ino, u
 	pthread_mutex_lock(&k->lock);
 	d = add_handle(k, ino, now_ms);
 	if (d && !d->kept)
-		/* The kernel's listing is incomplete, so that no reader gets it. */
+		/* The kernel's listing is incomplete, so no reader gets it. */
 		*ret_valid = d->known;
 	else if (d)
-		/* A program works on the names for about as long as the listing took. */
+		/* The program is assumed to work on the names for as long as the listing took. */
 		*ret_valid = d->valid_ms && now_ms + d->took_ms < d->valid_ms + k->timeout_ms &&
 			     !cache_changed_since(k->cache, ino, d->seq);
 	if (d) {
@@ -206,7 +203,7 @@ struct kept_dir *kept_restore(struct kept *k, struct kept_pass *p, cfs_ino_t ino
 	return d;
 }
 
-/* ---- sequences; all with the lock held ---- */
+/* ---- sequences; called with the lock held ---- */
 
 static struct sequence *sequence_of(struct kept_dir *d, uint32_t generation)
 {
@@ -240,7 +237,7 @@ static bool append(struct kept *k, struct sequence *s, uint64_t hash)
 	return true;
 }
 
-/* A sequence that begins with the first n names of another one becomes the newest. */
+/* Makes a sequence that begins with the first n names of another one, as the newest. */
 static struct sequence *branch(struct kept *k, struct kept_dir *d, const struct sequence *of,
 			       uint32_t n)
 {
@@ -309,7 +306,7 @@ void kept_begin(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint64_
 	leave(d, p);
 	if (!d->sequence[0].generation)
 		d->sequence[0].generation = new_generation(k);
-	/* Its open has made the kernel drop what it had. */
+	/* The open of this handle has made the kernel drop its listing. */
 	if (p->dropped) {
 		d->known = true;
 		d->kept &= p->completed != d->completed;
@@ -332,7 +329,7 @@ static void compare(struct kept *k, struct kept_dir *d, struct kept_pass *p, uin
 	if (!s)
 		return;
 	if (index > s->n) {
-		/* A place beyond what the sequence has: the reader has sought. */
+		/* The reader has sought to a place behind the names that the sequence has. */
 		go_alone(k, d, p, index);
 		return;
 	}
@@ -374,7 +371,7 @@ void kept_end(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint64_t 
 		return;
 	pthread_mutex_lock(&k->lock);
 	s = sequence_of(d, p->sequence);
-	/* Without the names behind the end, which are gone, it is another one. */
+	/* Names at the end of the sequence were removed: what was read is another sequence. */
 	if (s && n < s->n && p->next == n) {
 		s = branch(k, d, s, (uint32_t)n);
 		if (s)

@@ -3,17 +3,17 @@
  * Listings that the kernel keeps (FOPEN_CACHE_DIR), for as long as it may keep attributes and
  * names.
  *
- * The kernel keeps one listing of a directory, in its page cache. It is filled by the replies to
- * all handles that it was allowed to use for it, as long as the offset of a reply is where the
- * listing ends, and any handle that falls out of it asks this mount to go on at that offset. So an
- * offset must mean the same to all handles: it names a sequence of names and a place in it. Readers
- * of a directory share a sequence while they find the same names; the one that finds another name
- * starts a sequence with what it has read so far. A reader that asks for a place in a sequence that
- * is not its own gets the names that are not among those before that place.
+ * The kernel keeps one listing of a directory, in its page cache. Replies to any handle that is
+ * allowed to fill it are appended, when their offset is the listing's end. A reader that the kernel
+ * stops serving from the listing asks this mount to go on at its offset. So an offset must mean the
+ * same to all handles: it names a sequence of names, and a place in it. Readers of a directory share a
+ * sequence while they find the same names. A reader that finds another name starts a sequence with the
+ * names that it has read so far. A reader that asks for a place in a sequence that is not its own gets
+ * all names but those before that place.
  *
- * A sequence has eight bytes for each name. Directories that no handle is open on, and larger ones,
- * are forgotten when there is no room: then the kernel asks again, and a place in a forgotten
- * sequence is found by counting.
+ * A sequence takes eight bytes for each name. When there is no room, directories that no handle is open
+ * on are forgotten, and sequences end that become too large. Then the kernel lists again, and a place
+ * in a forgotten sequence is found by counting.
  */
 #ifndef CFS_VFS_KEPT_H
 #define CFS_VFS_KEPT_H
@@ -28,7 +28,7 @@
 #include "cache.h"
 
 #define KEPT_BUCKETS   1024
-#define KEPT_DIRS_MAX  2048	  /* that no handle is open on */
+#define KEPT_DIRS_MAX  2048	  /* directories that no handle is open on */
 #define KEPT_NAMES_MAX (1u << 18) /* in one directory */
 #define KEPT_BYTES_MAX (4u << 20) /* of all sequences, and of what kept_leave() has returned */
 
@@ -47,7 +47,7 @@ struct kept {
 	_Atomic uint32_t generation; /* of the sequence made last */
 };
 
-/* One reading of a directory from its beginning. Owned by a handle, which one thread uses. */
+/* A reading of a directory from its beginning. Owned by a handle, which one thread uses at a time. */
 struct kept_pass {
 	uint32_t sequence; /* of the offsets given out */
 	uint32_t before;   /* the previous one, of offsets up to before_end */
@@ -64,12 +64,12 @@ int kept_init(struct kept *k, uint64_t timeout_ms, struct cache *cache);
 void kept_fini(struct kept *k);
 
 /*
- * A handle is opened; p is all zeros. NULL: the kernel must not keep its listing. *ret_valid: it
- * need not drop what it has (FOPEN_KEEP_CACHE).
+ * A handle is opened; p is all zeros. NULL: its replies must not go into the kernel's listing.
+ * *ret_valid: the kernel need not drop its listing (FOPEN_KEEP_CACHE).
  */
 struct kept_dir *kept_open(struct kept *k, struct kept_pass *p, cfs_ino_t ino, uint64_t now_ms,
 			   bool *ret_valid);
-/* A handle of an earlier process, which also let the kernel keep a listing. */
+/* A handle of an earlier process, which may have let the kernel keep a listing. */
 struct kept_dir *kept_restore(struct kept *k, struct kept_pass *p, cfs_ino_t ino, uint64_t now_ms);
 void kept_close(struct kept *k, struct kept_dir *d, struct kept_pass *p);
 
@@ -79,24 +79,24 @@ void kept_begin(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint64_
 /* The sequence of the offset behind name number `index` of the directory. hash: of the name. */
 uint32_t kept_name(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint64_t index,
 		   uint64_t hash);
-/* The pass has read `n` names, which are all. */
+/* The pass has read all names of the directory, `n`. */
 void kept_end(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint64_t n, uint64_t now_ms);
 /* Whether the pass has given out this offset, behind `n` names. */
 bool kept_is_own(const struct kept_pass *p, uint32_t sequence, uint64_t n);
 /*
- * The first n names of a sequence, sorted, for kept_has() until kept_return(). NULL: it is
- * forgotten, or there is no memory. The pass goes on with a sequence of its own.
+ * Gives the pass a sequence of its own. Returns the first n names of `sequence`, sorted, for kept_has()
+ * until kept_return(). NULL: the sequence is forgotten, or there is no memory.
  */
 uint64_t *kept_leave(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint32_t sequence,
 		     uint64_t n);
 void kept_return(struct kept *k, uint64_t *names, uint64_t n); /* or NULL */
 bool kept_has(const uint64_t *sorted, uint64_t n, uint64_t hash);
 
-/* How long attributes of a directory may be kept: not longer than a listing that is in use. */
+/* How long the kernel may keep attributes of a directory: no longer than a listing in use. */
 uint32_t kept_limit(struct kept *k, cfs_ino_t ino, uint64_t now_ms, uint32_t attr_ms);
 /*
- * True: a handle is open on the directory, and the kernel must drop its listing. The caller sees to
- * it and then passes *ret_which to kept_dropped().
+ * True: a handle is open on the directory, and the kernel must drop its listing. The caller makes the
+ * kernel drop it, and then passes *ret_which to kept_dropped().
  */
 bool kept_has_expired(struct kept *k, cfs_ino_t ino, uint64_t now_ms, uint32_t *ret_which);
 void kept_dropped(struct kept *k, cfs_ino_t ino, uint32_t which);

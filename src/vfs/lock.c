@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * File locks. The kernel says when the last descriptor of an open file is closed and when a process
- * closes one, but not that an OFD lock ends with the first: each handle therefore knows the owners
- * that have set POSIX locks through it, and what is left of them at the release goes then.
+ * File locks. The kernel tells when a process closes a descriptor (flush) and when the last descriptor
+ * of an open file is closed (release), but not that an OFD lock ends with the latter. So each handle
+ * knows the owners that have set POSIX locks through it, and its release unlocks for all of them.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 	if (!h)
 		return -EBADF;
 	owner = flock_owner(owner, fh);
-	/* Noted before the lock is taken: the release must find it, whatever happens in between. */
+	/* Recorded before the lock is taken: the release must find it, whatever happens between. */
 	if (type != CFS_LOCK_NONE) {
 		atomic_store(&h->flock_owner, owner);
 		atomic_store(&h->flocked, true);
@@ -44,7 +44,7 @@ int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 	return cfs_meta_flock(v->conf.meta, ctx, h->vnode->node.key, owner, type, wait);
 }
 
-/* Replaces one owner by another; 0 is a free slot. */
+/* Replaces an owner in the handoff state by another; 0: a free slot. */
 static void keep_owner(struct cfs_handoff_handle *k, uint64_t from, uint64_t to)
 {
 	int i;
@@ -157,7 +157,7 @@ int cfs_vfs_setlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 
 	if (!h)
 		return -EBADF;
-	/* Noted before the lock is taken: the release must find it, whatever happens in between. */
+	/* As in cfs_vfs_flock(). */
 	if (lock->type != CFS_LOCK_NONE) {
 		int r = note_owner(v, h, owner);
 

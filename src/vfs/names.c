@@ -10,7 +10,7 @@
 
 #define LISTED_AT_ONCE 1000
 
-/* Caches count from the moment the engine is asked, in milliseconds. */
+/* The caches' time, which counts from the moment when the engine was asked. */
 static uint64_t to_ms(uint64_t ns)
 {
 	return ns / 1000000;
@@ -113,7 +113,7 @@ int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct
 	int r = read_attr(v, ctx, ino, ret, ret_ms);
 	struct cfs_attr gone;
 
-	/* Moved back from the trash, it is an ordinary directory. */
+	/* A directory that was moved back from the trash is an ordinary one. */
 	if ((r == -ENOENT || (r == 0 && cfs_ino_is_trash(ret->parent))) &&
 	    removed_dir_find(v, ino, &gone)) {
 		*ret = gone;
@@ -126,12 +126,12 @@ int stale_if_gone(struct cfs_vfs *v, cfs_ino_t ino, int r)
 {
 	if (r != -ENOENT)
 		return r;
-	/* The second look-up must not meet what this cache has of it. */
+	/* The kernel's second look-up must not find the old attributes in this cache. */
 	cache_changed(&v->cache, 0, 0, ino, NULL);
 	return -ESTALE;
 }
 
-/* The core did not check whether the caller may search the directory. */
+/* Checks a permission that the metadata checks when it is asked: to search the directory. */
 static bool may_search(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t dir)
 {
 	struct cfs_attr attr;
@@ -197,7 +197,7 @@ static bool is_absent(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t di
 {
 	enum newdirs_answer answer;
 
-	/* Permission to search the directory would have to be checked here. */
+	/* Where cachefs checks permissions, the metadata checks that the caller may search. */
 	if (ctx->check || (len == 2 && !memcmp(name, "..", 2)))
 		return false;
 	answer = newdirs_lookup(&v->newdirs, dir, name, len, now_ms);
@@ -235,7 +235,7 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 	parent = ino_in(v, parent);
 	if (name_is_reserved(v, parent, name, len))
 		return special_lookup(v, ctx, name, len, ret);
-	/* Above the root of a subdirectory mount is nothing. */
+	/* ".." of the mount's root is the root itself, also of a subdirectory mount. */
 	if (parent == v->conf.root && len == 2 && !memcmp(name, "..", 2))
 		len = 1;
 	if (len == 1 && name[0] == '.')
@@ -275,8 +275,9 @@ void cfs_vfs_forget(struct cfs_vfs *v, cfs_ino_t ino)
 }
 
 /*
- * A file that another mount has removed while it is open here. An answer without attributes also
- * has the kernel repeat the open(2) that has just made the file, which would make another one.
+ * Gets the last known attributes of a file that another mount has removed while it is open here.
+ * Without them the kernel would also repeat the open(2) that has just made the file, and make another
+ * one.
  */
 static bool open_and_gone(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret)
 {
@@ -320,7 +321,7 @@ static int truncate_open(struct vnode *n, const struct cfs_ctx *ctx, uint64_t le
 	r = cfs_file_truncate(vnode_file(n), ctx, length, ret);
 	if (r < 0 || !same)
 		return r;
-	/* The engine leaves a file of that length as it is, and the kernel its times to us. */
+	/* The engine changes nothing in a file of that length, and the kernel leaves the times to us. */
 	late.now = cfs_wall();
 	return cfs_meta_setattr(n->vfs->conf.meta, &late, n->node.key, CFS_SET_MTIME_NOW, ret, ret);
 }
@@ -340,7 +341,7 @@ static int truncate_path(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 		r = attr.type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
 	if (r == 0)
 		r = cfs_meta_open_check(v->conf.meta, ctx, &attr, O_WRONLY, vnode_file(n) != NULL);
-	/* Unstored bytes may belong to a file that is not open, too. */
+	/* Also a file that is not open may have unstored bytes (close=committing). */
 	if (r == 0)
 		r = vnode_attach(n, &attr, asked_ns);
 	if (r == 0)
@@ -375,7 +376,7 @@ int store_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino)
 	return r;
 }
 
-/* Of the inode under a name. */
+/* store_change() of the inode under a name. */
 static int store_change_of(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent,
 			   const char *name, size_t len)
 {
@@ -387,7 +388,7 @@ static int store_change_of(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino
 	r = cfs_meta_lookup(v->conf.meta, ctx, parent, name, len, &e);
 	if (r == 0)
 		r = store_change(v, ctx, e.ino);
-	return r == -ENOENT ? 0 : r; /* the operation says so */
+	return r == -ENOENT ? 0 : r; /* the operation that follows reports it */
 }
 
 /* 0: the change is shown here, and is stored with the file's data. -EAGAIN: store it. */
@@ -407,9 +408,9 @@ static int keep_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t i
 }
 
 /*
- * Before a setattr in the metadata. A change that waits for the data is older, and is stored
- * before. A commit after it would overwrite the time being set with the time of the last write. A
- * commit before it has a later ctime than the request, so a fresh one is set.
+ * Called before a setattr in the metadata. Stores attributes that wait for the data: they are older.
+ * When the mtime is set, commits the data: a later commit would overwrite that mtime with the time of
+ * the last write. Takes the time again, as these have stored a later ctime than that of the request.
  */
 static int make_way(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set)
 {
@@ -606,7 +607,7 @@ int cfs_vfs_mknod(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs
 	return make_node(v, ctx, req, &before, ret);
 }
 
-/* The reference keeps the last close of a file without a name behind the end of the call. */
+/* The reference defers the last close of an unnamed file to the end of the call. */
 static int link_inode(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		      const char *name, size_t len, struct cfs_attr *ret)
 {
@@ -644,7 +645,7 @@ int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cf
 	newdirs_add(&v->newdirs, parent, name, len);
 	r = link_inode(v, ctx, ino, parent, name, len, &ret->attr);
 	r = replay_linked(v, ctx, r, ino, parent, name, len, &ret->attr);
-	if (r == -ENOENT) /* either of the two */
+	if (r == -ENOENT) /* the inode or the parent is gone */
 		stale_if_gone(v, parent, r);
 	if (r < 0)
 		return stale_if_gone(v, ino, r);
@@ -686,7 +687,7 @@ static void removed(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct c
 typedef int (*remove_fn)(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
 			 const char *name, size_t len, unsigned flags, struct cfs_removed *ret);
 
-/* known: to the kernel, which asks for it and forgets it afterwards */
+/* known: the kernel knows the inode, and will forget it later. */
 static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent,
 		       const char *name, size_t len, unsigned flags, bool known, remove_fn fn)
 {
@@ -706,7 +707,7 @@ static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t p
 		if (known)
 			removed_dir_add(v, ctx, &what);
 	}
-	/* After a failure, too: the engine may know more recent entries than this cache. */
+	/* Also after a failure, which may mean that this cache has an old entry. */
 	cache_name_changed(&v->cache, 0, 0, parent, name, len, 0);
 	return r;
 }
@@ -739,8 +740,8 @@ void cfs_vfs_name_changed(struct cfs_vfs *v, cfs_ino_t parent, const char *name,
 }
 
 /*
- * Of the directories, only the target's matters: a source that is not there was not there when its
- * directory was removed.
+ * A rename has found no source, or no target directory. Only the latter is -ESTALE: without its
+ * directory the source does not exist either.
  */
 static int rename_missed(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t dst_parent)
 {
@@ -753,9 +754,9 @@ static int rename_missed(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 }
 
 /*
- * The kernel takes the directory that it knows under the target's name for removed by the rename
- * (vfs_rename(), S_DEAD), and knows it from this cache. If another mount has moved the directory
- * meanwhile, it would look empty here as long as it is in use. -ESTALE: the kernel looks again.
+ * After a rename over a directory the kernel takes the directory that it knew under the target's name
+ * for removed (vfs_rename(), S_DEAD). It knows that one from this cache. If another mount has moved it
+ * meanwhile, it would look empty here while it is in use. -ESTALE: the kernel looks again.
  */
 static int check_target(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req)
 {

@@ -8,8 +8,9 @@
 #include "base/bytes.h"
 #include "cache.h"
 
-#define FIRST_NAMES    16 /* places of a directory's first table, a power of two */
-#define NAMES_PER_MADE 32 /* a listing is worth it when a name was made for each so many listed */
+#define FIRST_NAMES 16 /* places of a directory's first table, a power of two */
+#define NAMES_PER_MADE                                                                             \
+	32 /* names that are listed for each one made since the last listing, at most */
 
 struct absent {
 	uint64_t hash; /* 0: unused */
@@ -71,7 +72,7 @@ static uint64_t hash_of(cfs_ino_t dir, const char *name, size_t len)
 	return h ? h : 1;
 }
 
-/* ---- with the lock of the set ---- */
+/* ---- called with the lock of the set held ---- */
 
 static struct newdir *find(struct newdir_set *s, cfs_ino_t ino)
 {
@@ -94,7 +95,7 @@ static void drop(struct newdirs *d, struct newdir_set *s, struct newdir *n)
 	atomic_fetch_sub_explicit(&d->n, 1, memory_order_relaxed);
 }
 
-/* The directory that was used least recently; NULL: there is none besides `keep`. */
+/* The directory that was used least recently. NULL: `keep` is the only one. */
 static struct newdir *oldest(struct newdir_set *s, const struct newdir *keep)
 {
 	struct newdir *found = NULL, *n;
@@ -106,7 +107,7 @@ static struct newdir *oldest(struct newdir_set *s, const struct newdir *keep)
 	return found;
 }
 
-/* The place of the hash, or the free one where it belongs. The table has one. */
+/* The place of the hash, or the free place where it belongs. The table is never full. */
 static uint64_t *place(uint64_t *names, size_t cap, uint64_t hash)
 {
 	size_t i = (hash >> 32) & (cap - 1);
@@ -121,7 +122,7 @@ static bool has_name(const struct newdir *n, uint64_t hash)
 	return n->cap && *place(n->names, n->cap, hash) == hash;
 }
 
-/* Other directories of the set make room. False: no memory, or the directory is too large. */
+/* Enlarges the table; others of the set are dropped for it. False: no memory, or it is too large. */
 static bool grow(struct newdirs *d, struct newdir_set *s, struct newdir *n)
 {
 	size_t i, cap = n->cap ? 2 * n->cap : FIRST_NAMES;
@@ -159,7 +160,7 @@ static struct absent *find_absent(struct newdir *n, uint64_t hash)
 	return NULL;
 }
 
-/* False: this is no program that makes what it looks up. */
+/* Counts an absent name. False: the program does not make the names that it looks up. */
 static bool count_absent(struct newdir *n, uint64_t hash)
 {
 	struct absent *a = find_absent(n, hash);

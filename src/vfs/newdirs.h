@@ -3,21 +3,21 @@
  * Names of directories that this mount has made.
  *
  * The kernel looks each name up before it is made. Programs that unpack a tree make most names in
- * directories that they made a moment ago. Such a directory has the names that this mount has made
- * in it, and those of other mounts. A listing that has none of other mounts proves that every other
- * name was absent when the listing began, and for trust_ms from then on look-ups rely on that. When the
- * parent directory is such a directory, too, a program makes a tree: then the new directory, which was
+ * directories that they made a moment ago. Such a directory has names that this mount has made, and
+ * perhaps names of other mounts. A listing without the latter proves that every name that this mount
+ * has not made was absent when the listing began. For trust_ms from then on, look-ups rely on that.
+ * When the parent is such a directory, too, a program makes a tree: then the new directory, which was
  * empty when it was made, needs no listing for that long.
  *
- * Kept are hashes of all names that this mount has made or tried to make in the directory. A name
- * whose hash is kept is always looked up. A directory is forgotten, and its names are looked up
- * like all others, when
+ * A directory's record has the hashes of all names that this mount has made or tried to make in it.
+ * Names with one of these hashes are always looked up. A directory is forgotten, and all its names are
+ * looked up, when
  *	- a listing has a name of another mount
- *	- the same name is looked up more than NEWDIRS_ASKED times and not made, or
- *	  NEWDIRS_ABSENT_MAX names are: a program that waits for a name, or searches for one
+ *	- a program waits for a name, or searches for one: a name was looked up more than NEWDIRS_ASKED
+ *	  times and not made, or NEWDIRS_ABSENT_MAX names were
  *	- it is removed, or the kernel forgets it
- *	- its place or its memory goes to other directories
- * The process that takes over a mount begins with none.
+ *	- other directories need its place or its memory
+ * A successor process begins with no directories.
  */
 #ifndef CFS_VFS_NEWDIRS_H
 #define CFS_VFS_NEWDIRS_H
@@ -35,7 +35,7 @@
 
 enum newdirs_answer {
 	NEWDIRS_LOOK_UP, /* not known: look the name up */
-	NEWDIRS_LIST,	 /* to be known after a listing; until then as NEWDIRS_LOOK_UP */
+	NEWDIRS_LIST,	 /* a listing would tell; else look the name up */
 	NEWDIRS_ABSENT,	 /* there is no such name */
 };
 
@@ -55,7 +55,7 @@ void newdirs_fini(struct newdirs *d);
 /* This mount has made the directory, by a request at began_ms. */
 void newdirs_made(struct newdirs *d, cfs_ino_t dir, cfs_ino_t parent, uint64_t began_ms);
 void newdirs_forget(struct newdirs *d, cfs_ino_t dir);
-/* To be called before each operation of this mount that may give the directory this name. */
+/* Called before each operation of this mount that may give the directory this name. */
 void newdirs_add(struct newdirs *d, cfs_ino_t dir, const char *name, size_t len);
 /* Not for "..". */
 enum newdirs_answer newdirs_lookup(struct newdirs *d, cfs_ino_t dir, const char *name, size_t len,

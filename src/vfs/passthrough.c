@@ -15,14 +15,15 @@
  *	  one: it passes through if the whole file is of that content and no handle writes; otherwise
  *	  the file moves to its other node.
  *
- * The kernel looks up again once. A file that has moved stays where it is, and ordinary, for MOVED_MS:
- * so it does not move twice between a look-up and the open that follows.
+ * The kernel looks the path up again only once. So a file that has moved stays at that node, and
+ * ordinary, for MOVED_MS: it must not move again between the look-up and the open that follows.
  *
- * The kernel's own counts change later than these at an open, and earlier at a close: it never finds
- * a mixture that is not allowed here.
+ * At an open the kernel counts later than this file does, and at a close earlier: it never sees a
+ * mixture of handles that is not allowed here.
  *
- * A backing id belongs to the connection. It is noted in the handoff state before the kernel is told
- * of it, and closed after the last handle; the process after a death closes those that it finds.
+ * A backing id belongs to the connection. It is recorded in the handoff state before the kernel is told
+ * of it, and closed after the last handle. After a death, the next process closes recorded ids that no
+ * handle needs.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +44,7 @@ static struct moved_file *moved_of(struct cfs_vfs *v, cfs_ino_t ino)
 	return &v->passthrough.moved[ino % PASSTHROUGH_MOVED];
 }
 
-/* Where it moved to lately. False: nowhere. With the lock of the inode. */
+/* Called with the inode's lock held. True: the file has moved to *ret_node within MOVED_MS. */
 static bool has_moved(struct cfs_vfs *v, cfs_ino_t ino, uint8_t *ret_node)
 {
 	const struct moved_file *m = moved_of(v, ino);
@@ -78,7 +79,7 @@ bool cfs_vfs_has_other_nodes(struct cfs_vfs *v)
 	return atomic_load_explicit(&v->passthrough.used_other, memory_order_acquire);
 }
 
-/* ---- with the lock of the inode ---- */
+/* ---- called with the inode's lock held ---- */
 
 static void set_node(struct vnode *n, uint8_t node)
 {
@@ -108,7 +109,7 @@ static void note_backing(struct vnode *n, int32_t id)
 		atomic_store(&mark->backing, (uint32_t)id);
 }
 
-/* The last handle has ended. Returns the file, for cfs_whole_put(). */
+/* Called after the last handle that passes through. Returns the file, for cfs_whole_put(). */
 static struct cfs_whole_file *end_backing(struct vnode *n)
 {
 	const struct cfs_vfs_backing *b = n->vfs->passthrough.backing;
@@ -121,7 +122,7 @@ static struct cfs_whole_file *end_backing(struct vnode *n)
 	return w;
 }
 
-/* The file can begin to pass through on this node. */
+/* Whether handles of this node may begin to pass through. */
 static bool may_begin(const struct vnode *n, uint8_t node)
 {
 	const struct passing *p = &n->passing;
@@ -154,7 +155,7 @@ static bool begin(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_n
 	return true;
 }
 
-/* Whether what passes through on this node is what the open has to get. */
+/* Whether the file that passes through on this node has the content that the open must get. */
 static bool goes_on(struct vnode *n, uint8_t node, const struct cfs_attr *attr, uint64_t asked_ns)
 {
 	const struct passing *p = &n->passing;
@@ -163,7 +164,7 @@ static bool goes_on(struct vnode *n, uint8_t node, const struct cfs_attr *attr, 
 	       cfs_file_is_whole(vnode_file(n), attr, asked_ns, p->whole);
 }
 
-/* The node on which an open may be; `asked` is that of the kernel. */
+/* The node that an open has to use. asked: the one in the kernel's request. */
 static uint8_t place(const struct vnode *n, uint8_t asked)
 {
 	const struct passing *p = &n->passing;
@@ -237,7 +238,7 @@ void passing_end(struct vnode *n, const struct passing_handle *h)
 	cfs_whole_put(w);
 }
 
-/* This process has not the content of a handle that passes through: no open can join it. */
+/* The whole file of a restored handle is not open in this process, so no open can join it. */
 void passing_restore(struct vnode *n, const struct passing_handle *h)
 {
 	pthread_mutex_lock(lock_of(n->vfs, n->node.key));
@@ -254,7 +255,7 @@ void passing_restore(struct vnode *n, const struct passing_handle *h)
 
 /* ---- the connection ---- */
 
-/* True: the vnode has handles that need it, and has none yet. */
+/* Gives a backing id to a vnode whose restored handles need one. False: none does. */
 static bool adopt(struct cfs_vfs *v, cfs_ino_t ino, int32_t id)
 {
 	struct vnode *n = vnode_find(v, ino);

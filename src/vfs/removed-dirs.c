@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Directories that this mount has removed, and that the kernel still refers to. */
+/* Attributes of directories that this mount has removed and the kernel still refers to. */
 #include <stdlib.h>
 
 #include "vfs-internal.h"
 
-#define REMOVED_DIRS_MAX 65536 /* further ones answer as missing */
+#define REMOVED_DIRS_MAX 65536 /* beyond it, fstat(2) of a removed directory fails */
 
 struct removed_dir {
 	struct cfs_node node; /* key: inode */

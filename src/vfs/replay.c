@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replay of requests that a process had taken before it died: whether it had carried them out is read
- * back from the metadata. Only requests that it had begun (ctx->replay) are checked.
+ * Replay of requests that a process had taken before it died: the metadata shows whether it had
+ * carried them out. Only requests that it had begun (ctx->replay) are checked.
  *
- *	making		the number of the inode was noted before, and is under the name
+ *	making		the inode number, recorded before the call, is under the name
  *	linking		the name exists, and is the inode's
- *	removing	there is nothing left
- *	renaming	the source is gone, and the target is there and is not what it was before;
- *			that is known where the entry cache had it, as it has what the kernel has
- *			just looked up
- *	exchanging	the inode noted as the source is under the target's name
+ *	removing	the name is gone
+ *	renaming	the source is gone, and the target's inode is not the one recorded before. The
+ *			entry cache has that one: the kernel has just looked it up
+ *	exchanging	the inode recorded as the source is under the target's name
  *	xattrs		the value is there, or gone
- *	appending	the bytes stand where the kernel saw the end
- *	opening		the handle was noted (file.c, dir.c)
+ *	appending	the bytes are at the offset where the kernel saw the end
+ *	opening		the handle was recorded (file.c, dir.c)
  *
- * The rest can be done twice: reads, writes at an offset, attributes, locks of the same owner, a
- * handle that is closed already.
+ * All others can be carried out twice: reads, writes at an offset, attributes, locks of the same
+ * owner, closes.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -109,7 +108,7 @@ int replay_removed_xattr(const struct cfs_ctx *ctx, int r)
 	return ctx->replay && r == -ENODATA ? 0 : r;
 }
 
-/* The bytes of the pieces against those of the vector, of the same length. */
+/* Compares the pieces with the vector, which has the same length. */
 static bool same_bytes(const struct cfs_segs *have, const struct iovec *src)
 {
 	size_t i, done = 0, n;

@@ -30,14 +30,14 @@ static void drop_old(struct slow_list *l, uint64_t now_ns)
 	unsigned i, n = 0;
 
 	for (i = 0; i < l->n; i++) {
-		/* It may have ended after now_ns, which was taken before the lock. */
+		/* ended_ns may be later than now_ns, which was taken before the lock. */
 		if (now_ns < l->v[i].ended_ns + SLOW_AGE_NS)
 			l->v[n++] = l->v[i];
 	}
 	l->n = n;
 }
 
-/* Slowest first. */
+/* Keeps the list sorted, the slowest first. */
 static void insert(struct slow_list *l, const struct cfs_vfs_slow *s)
 {
 	unsigned i = l->n;
@@ -71,7 +71,7 @@ void cfs_vfs_ended(struct cfs_vfs *v, const struct cfs_vfs_request *req, int res
 	struct slow_list *l = &v->slow;
 	struct cfs_vfs_slow s;
 
-	/* Requests to the mount's own files may be long by intent. */
+	/* Requests on special files may be long administrative operations. */
 	if (ino_is_special(req->ino))
 		return;
 	atomic_fetch_add_explicit(&v->request_ns, took_ns, memory_order_relaxed);

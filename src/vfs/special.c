@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names in the root that the mount keeps for itself. .control takes one request per write and gives
- * the answer to the reads behind it, on the same descriptor; the first of them carries it out, as
- * the kernel lets no other write to the same file begin before one has ended. .stats and .config
- * show what was true when they were opened.
+ * Names in the root that the mount keeps for itself. A write to .control is one request, and the
+ * reads behind it on the same descriptor return the answer. The first read carries the request out,
+ * not the write: the kernel lets only one write to a file run at a time. .stats and .config show the
+ * state at their open.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +36,7 @@ struct special_open {
 	enum special_kind kind;
 	struct log_reader *reader; /* .accesslog */
 	pthread_mutex_t lock;	   /* protects the rest; a leaf */
-	uint64_t text_off;	   /* in the file; of an answer: behind the request */
+	uint64_t text_off; /* where the text is in the file: an answer is behind its request */
 	size_t text_len;
 	char *text;
 	size_t request_len;
@@ -62,8 +62,8 @@ static bool exists(const struct cfs_vfs *v, enum special_kind kind)
 	}
 }
 
-/* SPECIAL_COUNT: there is none. */
-static enum special_kind find(const struct cfs_vfs *v, const char *name, size_t len)
+/* SPECIAL_COUNT: it is the name of none. */
+static enum special_kind kind_of(const char *name, size_t len)
 {
 	unsigned i;
 
@@ -71,7 +71,7 @@ static enum special_kind find(const struct cfs_vfs *v, const char *name, size_t 
 		if (len == strlen(specials[i].name) && !memcmp(name, specials[i].name, len))
 			break;
 	}
-	return exists(v, i) ? i : SPECIAL_COUNT;
+	return i;
 }
 
 static bool is_trash(const char *name, size_t len)
@@ -81,15 +81,9 @@ static bool is_trash(const char *name, size_t len)
 
 bool name_is_reserved(const struct cfs_vfs *v, cfs_ino_t parent, const char *name, size_t len)
 {
-	unsigned i;
-
 	if ((parent != v->conf.root && parent != CFS_ROOT_INO) || len < 6 || name[0] != '.')
 		return false;
-	for (i = 0; i < SPECIAL_COUNT; i++) {
-		if (len == strlen(specials[i].name) && !memcmp(name, specials[i].name, len))
-			return true;
-	}
-	return is_trash(name, len);
+	return kind_of(name, len) != SPECIAL_COUNT || is_trash(name, len);
 }
 
 int special_getattr(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret)
@@ -122,8 +116,8 @@ int special_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *nam
 		ret->ino = CFS_TRASH_INO;
 		return get_attr(v, ctx, CFS_TRASH_INO, &ret->attr, &ret->attr_ms);
 	}
-	kind = find(v, name, len);
-	if (kind == SPECIAL_COUNT)
+	kind = kind_of(name, len);
+	if (!exists(v, kind))
 		return -ENOENT;
 	ret->ino = special_ino(kind);
 	return special_getattr(v, ret->ino, &ret->attr);
@@ -183,7 +177,7 @@ static void free_open(struct cfs_vfs *v, struct special_open *s)
 	free(s);
 }
 
-/* Checked here even when the kernel judges by mode and owner: it may be told not to. */
+/* The kernel may be told not to check permissions, so they are always checked here. */
 static int check_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags)
 {
 	struct cfs_attr attr;

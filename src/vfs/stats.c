@@ -10,11 +10,32 @@
 #include "base/bytes.h"
 #include "vfs-internal.h"
 
+static uint64_t cpu_ns(void *vfs)
+{
+	struct rusage use = {0};
+
+	getrusage(RUSAGE_SELF, &use);
+	return (uint64_t)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) * 1000000000 +
+	       (uint64_t)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) * 1000;
+}
+
+static uint64_t resident_bytes(void *vfs)
+{
+	unsigned long long pages, resident = 0;
+	FILE *in = fopen("/proc/self/statm", "re");
+
+	if (!in)
+		return 0;
+	if (fscanf(in, "%llu %llu", &pages, &resident) != 2)
+		resident = 0;
+	fclose(in);
+	return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 static uint64_t in_flight(void *vfs)
 {
 	uint64_t n, oldest_ns;
 
-	(void)vfs;
 	watchdog_look(&n, &oldest_ns);
 	return n;
 }
@@ -23,7 +44,6 @@ static uint64_t oldest_ns(void *vfs)
 {
 	uint64_t n, oldest_ns;
 
-	(void)vfs;
 	watchdog_look(&n, &oldest_ns);
 	return oldest_ns;
 }
@@ -51,6 +71,11 @@ static uint64_t takeovers(void *vfs)
 #define NS(n, l, h, field) CFS_METRIC_NS(struct cfs_vfs, n, l, h, field)
 #define R(n, h, fn)	   CFS_METRIC_READ(n, h, fn)
 static const struct cfs_metric metrics[] = {
+	{.name = "cpu_seconds_total",
+	 .help = "Processor time of the mount's process",
+	 .nanoseconds = true,
+	 .read = cpu_ns},
+	R("memory_bytes", "Resident memory of the mount's process", resident_bytes),
 	M("requests_total", "Requests of the kernel", requests),
 	NS("request_seconds_total", NULL,
 	   "Time that requests of the kernel took, waits for file locks not counted", request_ns),
@@ -148,10 +173,7 @@ static void print_process(const struct text *t, const struct cfs_vfs *v)
 	int64_t mounted_s = v->conf.handoff
 				    ? (int64_t)cfs_handoff_header(v->conf.handoff)->started_s
 				    : (int64_t)v->started.tv_sec;
-	unsigned long long pages, resident = 0;
-	struct rusage use;
 	char labels[256];
-	FILE *in;
 
 	snprintf(labels, sizeof(labels), "version=\"%s\",build=\"%s\"", CFS_MODULE_VERSION,
 		 v->conf.build ? v->conf.build : "");
@@ -161,22 +183,6 @@ static void print_process(const struct text *t, const struct cfs_vfs *v)
 	print_number(t, "cachefs_uptime_seconds", NULL, seconds_since(mounted_s));
 	describe(t, "cachefs_worker_uptime_seconds", "Time since the mount's process began");
 	print_number(t, "cachefs_worker_uptime_seconds", NULL, seconds_since(v->started.tv_sec));
-	if (getrusage(RUSAGE_SELF, &use) == 0) {
-		describe(t, "cachefs_cpu_seconds_total", "Processor time of the mount's process");
-		print_seconds(t, "cachefs_cpu_seconds_total", NULL,
-			      (uint64_t)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) * 1000000000 +
-				      (uint64_t)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) *
-					      1000);
-	}
-	in = fopen("/proc/self/statm", "re");
-	if (!in)
-		return;
-	if (fscanf(in, "%llu %llu", &pages, &resident) == 2) {
-		describe(t, "cachefs_memory_bytes", "Resident memory of the mount's process");
-		print_number(t, "cachefs_memory_bytes", NULL,
-			     resident * (uint64_t)sysconf(_SC_PAGESIZE));
-	}
-	fclose(in);
 }
 
 #define PER_OP(name, help, print, field)                                                           \

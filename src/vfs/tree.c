@@ -3,8 +3,8 @@
  * A walk is recognised when a program lists a directory below one that it has listed, after it has
  * opened files of another one. From there on the row says what it will list: a directory, those
  * below it, then the next one beside it, in the order that the last two had. A directory that is
- * not in the row begins another one; each attempt that leads to nothing makes the number of
- * directories before the next one four times as large.
+ * not in the row begins another row. Each attempt that leads to nothing quadruples the number of
+ * directories before the next attempt.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +12,12 @@
 #include "base/bytes.h"
 #include "tree.h"
 
-#define BEHIND	   8 /* places in the row to which it may come back */
-#define OPENED	   2 /* files, lately, of a program that reads what it lists */
+#define BEHIND	   8 /* places in the row that the program may come back to */
+#define OPENED	   2 /* files opened lately by a program that reads what it lists */
 #define FILES_MIN  16
 #define DIRS_MIN   2
-#define MEMORY	   64 /* files; the way before fades */
-#define JUDGED	   32 /* files */
+#define MEMORY	   64 /* files, after which way and got are halved */
+#define JUDGED	   32 /* files, after which a walk is judged */
 #define WAIT_FIRST 1  /* directories */
 #define WAIT_LAST  4096
 
@@ -44,7 +44,7 @@ void trees_fini(struct trees *t)
 	pthread_mutex_destroy(&t->lock);
 }
 
-/* ---- what the program has done lately; with the lock ---- */
+/* ---- directories that were listed lately; called with the lock held ---- */
 
 /* i: 0 is the last one. NULL: there are no more. */
 static struct tree_dir *recent(struct trees *t, unsigned i)
@@ -81,14 +81,14 @@ static void lead_nowhere(struct trees *t)
 	t->wait = CFS_MIN(4 * t->wait, (unsigned)WAIT_LAST);
 }
 
-/* ---- the row; with the lock ---- */
+/* ---- the row; called with the lock held ---- */
 
 static struct tree_dir *at(struct tree *r, uint64_t place)
 {
 	return &r->row[place % TREE_ROW];
 }
 
-/* NULL: it has none. */
+/* NULL: the directory is not in the row. */
 static struct tree_dir *find_in_row(struct tree *r, cfs_ino_t dir, uint64_t *ret_place)
 {
 	uint64_t i;
@@ -145,7 +145,7 @@ static void follow(struct trees *t, struct tree *r, uint64_t place)
 	}
 }
 
-/* The tree in whose row the directory is; the program goes on to it. */
+/* Finds the tree in whose row the directory is, and follows the program to that place. */
 static struct tree *go_to(struct trees *t, cfs_ino_t dir, struct tree_dir **ret)
 {
 	struct tree *r;
@@ -173,7 +173,7 @@ static enum tree_next grow(struct tree *r, struct tree **ret)
 	return TREE_GROW;
 }
 
-/* A thread is about to add directories, perhaps this one. */
+/* Whether a thread is adding directories, perhaps the one in question. */
 static bool is_busy(const struct trees *t)
 {
 	unsigned i;
@@ -249,7 +249,7 @@ static bool has_frame(const struct tree *r, cfs_ino_t dir)
 	return false;
 }
 
-/* The tree that this walk has left, or the one used least recently. */
+/* The tree that has the directory in a frame, or else the one used least recently. */
 static struct tree *choose(struct trees *t, cfs_ino_t parent)
 {
 	struct tree *best = NULL, *r;
@@ -289,7 +289,10 @@ struct tree *tree_find(struct trees *t, cfs_ino_t parent)
 	return r;
 }
 
-/* The order in which the program has come from the directory beside this one, or from above. */
+/*
+ * Finds the order in which the program went from a directory beside `child`, or from the one above, to
+ * `child`. False: there is none.
+ */
 static bool find_order(struct trees *t, const struct listing *l, cfs_ino_t child, enum order *order)
 {
 	uint32_t to[ORDERS], from[ORDERS] = {UINT32_MAX, UINT32_MAX, UINT32_MAX};

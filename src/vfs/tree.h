@@ -35,12 +35,12 @@ struct tree_frame {
 };
 
 struct tree {
-	/* Of the thread that has it. */
+	/* Used by the thread that has the tree. */
 	struct tree_frame frame[TREE_DEPTH];
 	unsigned depth;
 	uint32_t subdirs;
 	enum order order;
-	/* Under the lock. */
+	/* Protected by the lock. */
 	bool active, busy; /* busy: a thread has it */
 	bool ended;	   /* no frames are left */
 	uint64_t used;
@@ -69,31 +69,31 @@ enum tree_next {
 	TREE_GROW, /* tree_grow() of *ret */
 };
 /*
- * A program is about to list the directory; it has opened a file of the directory for reading.
- * Never wait. With TREE_GROW the caller has *ret: it calls tree_leave().
+ * tree_listed(): a program is about to list the directory. tree_opened(): it has opened a file of the
+ * directory for reading. Never wait. After TREE_GROW the caller has *ret, and calls tree_leave().
  */
 enum tree_next tree_listed(struct trees *t, cfs_ino_t dir, struct tree **ret);
 enum tree_next tree_opened(struct trees *t, cfs_ino_t dir, struct tree **ret);
 
 /*
- * The tree in which the directory that was listed is a child of `parent`; the caller has it, and
- * adds frames from there upwards. NULL: that is no walk, or it has a thread.
+ * Begins a tree, for a directory that was listed below `parent`. The caller has the tree, and adds
+ * frames from `parent` upwards. NULL: it is no walk, or another thread has its tree.
  */
 struct tree *tree_find(struct trees *t, cfs_ino_t parent);
 /*
- * The frame above the others: the subdirectories of dir, sorted, and taken over; `child` is where
- * the program is. False: the program has not come this way.
+ * Adds the topmost frame: dir with its sorted subdirectories, which are taken over. The program is in
+ * `child`, one of these. False: the program has not come this way.
  */
 bool tree_add_above(struct trees *t, struct tree *r, cfs_ino_t dir, cfs_ino_t child,
 		    struct listing *subdirs);
-/* A program has listed the directory lately. */
+/* Whether a program has listed the directory lately. */
 bool tree_is_recent(struct trees *t, cfs_ino_t dir);
 /*
  * The directory to list next, after the one that was listed. False: enough is ahead, or the tree is
  * at its end.
  */
 bool tree_grow(struct trees *t, struct tree *r, cfs_ino_t *ret);
-/* It was listed: so many files will be fetched; its subdirectories, sorted, are taken over. */
+/* That directory was listed: `files` of its files are fetched. Takes its sorted subdirectories over. */
 void tree_grown(struct trees *t, struct tree *r, cfs_ino_t dir, uint32_t files,
 		struct listing *subdirs);
 /* The thread is done. failed: the tree is given up. */

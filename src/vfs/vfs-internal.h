@@ -16,23 +16,23 @@
 #include "tree.h"
 
 /*
- * An inode that is open on this mount, or about to be. Reference counted without a lock; the last
- * reference closes the inode below. It is in the table before the metadata is read, so that an
- * unlink that comes after the reading keeps the inode (cfs_meta_hooks.is_open).
+ * An inode that is open on this mount, or about to be. Reference counted without a lock; dropping the
+ * last reference closes its data and a sustained inode. It is in the table before the metadata is
+ * read: an unlink after that keeps the inode (cfs_meta_hooks.is_open).
  */
 struct vnode {
 	struct cfs_node node; /* key: inode */
 	struct cfs_vfs *vfs;
 	_Atomic uint32_t refs;
 	_Atomic bool sustained; /* unlinked, and kept by the metadata until this mount closes it */
-	_Atomic bool unnamed;	/* sustained, and it never had a name */
-	_Atomic bool written;	/* through any handle: cached attributes are outdated at the end */
-	_Atomic bool plocked;	/* POSIX locks have been asked for */
+	_Atomic bool unnamed;	/* sustained, and never had a name */
+	_Atomic bool written;	/* through any handle: cached attributes are outdated */
+	_Atomic bool plocked;	/* POSIX locks were requested */
 	_Atomic uint32_t executed; /* handles of programs that run from it */
 	_Atomic bool set_id;	   /* its mode, as seen last, has setuid or setgid */
 	_Atomic(struct cfs_file *) file;
 	struct cfs_handoff_inode *_Atomic mark; /* whether the file has bytes to lose */
-	/* passthrough.c; under its lock of the inode, but for reads of node. */
+	/* passthrough.c. Protected by its lock of the inode, except reads of node. */
 	struct passing {
 		uint32_t passed[2], ordinary[2]; /* handles, by the node that they were opened at */
 		uint32_t writers;		 /* of these */
@@ -45,18 +45,18 @@ struct vnode {
 struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino); /* NULL: no memory */
 /* NULL when it is not open. */
 struct vnode *vnode_find(struct cfs_vfs *v, cfs_ino_t ino);
-/* That of an open file, whose last close may be under way. */
+/* The vnode of an open file, whose last close may be under way. NULL: it is closed. */
 struct vnode *vnode_of_handle(struct cfs_vfs *v, uint64_t fh);
 /* One more reference for a caller that has one. */
 struct vnode *vnode_ref(struct vnode *n);
 void vnode_put(struct vnode *n);
-/* Counts a handle with these flags of open(2), by 1 or, at its end, by -1. */
+/* Counts a handle with these flags of open(2): by 1, and by -1 at its end. */
 void vnode_count(struct vnode *n, int flags, int by);
-/* The data of the inode; attr is the metadata's answer to a request made at asked_ns. */
+/* Opens the data of the inode. attr: the metadata's answer to a request made at asked_ns. */
 int vnode_attach(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_ns);
 /* Adds own writes to *attr, which the metadata returned for a request made at asked_ns. */
 void vnode_overlay(struct vnode *n, struct cfs_attr *attr, uint64_t asked_ns);
-/* Notes the mode of the file. */
+/* Records whether the mode has setuid or setgid. */
 void see_mode(struct vnode *n, uint16_t mode);
 /* names.c: stores attributes that wait for the file's data (cfs_file_store_change). */
 int store_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino);
@@ -78,18 +78,19 @@ struct handle {
 	_Atomic uint8_t kind;
 	_Atomic bool flocked;
 	int flags;		 /* of open(2) */
-	_Atomic int64_t atime_s; /* when the access time was last looked at */
+	_Atomic int64_t atime_s; /* when a read last looked at the access time */
 	uint32_t next_free;	 /* index + 1 */
 	_Atomic uint32_t seen;	 /* errors reported: cfs_file_flush(), closed_report() */
 	_Atomic uint64_t flock_owner;
-	unsigned pins;	     /* cfs_vfs_pin(), under handles.lock */
-	bool close_deferred; /* closed while it is pinned */
+	/* cfs_vfs_pin(). Protected by handles.lock. */
+	unsigned pins;
+	bool close_deferred; /* closed while it was pinned */
 	/* How a file was opened, for passthrough.c. */
 	struct passing_handle {
 		uint8_t node;
 		bool passed, writes;
 	} passing;
-	struct lock_owner *lock_owners;	   /* under cfs_vfs.lock_owners_lock */
+	struct lock_owner *lock_owners;	   /* protected by cfs_vfs.lock_owners_lock */
 	struct cfs_handoff_handle *record; /* NULL: cannot be handed over */
 	union {
 		struct vnode *vnode;
@@ -113,9 +114,9 @@ struct handles {
 int handles_init(struct handles *t, struct cfs_handoff *handoff);
 void handles_fini(struct handles *t);
 /*
- * The slot is invisible until handle_publish. A request notes the number before that (record_fh);
- * otherwise a crash in between would leave the handle open for ever. -ENFILE when a million are
- * open.
+ * The slot is invisible until handle_publish(). A request records the number before that
+ * (record_fh()): without it, a crash between would leave the handle open for ever. -ENFILE: a million
+ * are open.
  */
 int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh);
 void handle_publish(struct handle *h, uint64_t fh, cfs_ino_t ino, enum handle_kind kind);
@@ -127,17 +128,15 @@ struct handle *handle_find(struct handles *t, uint64_t fh, enum handle_kind kind
  */
 void handle_hide(struct handle *h);
 void handle_free(struct handles *t, uint64_t fh, struct handle *h);
-/* NULL when stale. */
-struct handle *handle_find_any(struct handles *t, uint64_t fh);
-/* Keeps it from being closed; false: it does not exist, or is closed already. */
+/* Defers the close of a handle. False: it does not exist, or is closed already. */
 bool handle_pin(struct handles *t, uint64_t fh);
-/* True: the close was deferred until this moment, and the caller must do it. */
+/* True: a close was deferred, and the caller must do it. */
 bool handle_unpin(struct handles *t, uint64_t fh);
 /* True: the handle is pinned, and the last unpin closes it. */
 bool handle_defer_close(struct handles *t, uint64_t fh);
 /*
- * Restores handles of another process, before any is allocated: reserves slots for all records in
- * use, then fills one at a time, then frees the rest.
+ * Restoring handles of another process, before any is allocated: handles_reserve() makes slots for all
+ * records in use, handle_claim() fills one, handles_free_rest() frees the others.
  */
 int handles_reserve(struct handles *t);
 struct handle *handle_claim(struct handles *t, uint64_t fh);
@@ -146,7 +145,7 @@ void handles_free_rest(struct handles *t);
 uint64_t handle_next(struct handles *t, uint32_t *pos, enum handle_kind *ret_kind);
 
 struct access_log {
-	pthread_mutex_t lock; /* protects the readers and what they hold; a leaf */
+	pthread_mutex_t lock; /* protects the readers and their rings; a leaf */
 	pthread_cond_t more;
 	_Atomic unsigned n_readers;
 	struct log_reader *readers;
@@ -157,13 +156,13 @@ void access_log_fini(struct access_log *l);
 /* -EBUSY: too many readers. */
 int access_log_open(struct access_log *l, struct log_reader **ret);
 void access_log_close(struct access_log *l, struct log_reader *reader);
-/* Available text, in whole lines or not; after a second without any an empty comment. */
+/* Reads text that is there, not only whole lines. After a second without any: an empty comment. */
 size_t access_log_read(struct access_log *l, struct log_reader *reader, cfs_deadline_t deadline,
 		       char *buf, size_t size);
 
 struct slow_list {
 	pthread_mutex_t lock; /* protects n and v; a leaf */
-	/* A request that took less than floor_ns and ended before look_ns needs no lock. */
+	/* A request that took less than floor_ns and ended before look_ns takes no lock. */
 	_Atomic uint64_t floor_ns, look_ns;
 	unsigned n;
 	struct cfs_vfs_slow v[CFS_VFS_SLOW_MAX]; /* slowest first */
@@ -176,7 +175,7 @@ struct reported; /* watchdog.c */
 struct watchdog {
 	struct cfs_ticker *ticker;
 	_Atomic uint64_t reports;
-	/* For its thread only: requests that were logged. */
+	/* Requests that were logged; used by the ticker's thread only. */
 	struct reported *reported;
 	size_t n_reported;
 };
@@ -184,25 +183,25 @@ struct watchdog {
 /* Does nothing without conf.watchdog_ms. */
 int watchdog_start(struct cfs_vfs *v);
 void watchdog_stop(struct cfs_vfs *v);
-/* Requests under way, and the age of the oldest without those that may take long. */
+/* The number of requests under way, and the age of the oldest that must not take long. */
 void watchdog_look(uint64_t *ret_requests, uint64_t *ret_oldest_ns);
 
 /*
- * Files with a loss that their own fsync has not reported. While half as many are known, a close
- * waits for its commit, so that there is room for the files that are waiting.
+ * Files with a loss that their own fsync has not reported. While half as many are known, a close waits
+ * for its commit: the rest is for files that were closed before.
  */
 #define CLOSED_LOSSES 8192u
 
 struct closed_loss {
 	cfs_ino_t ino;
-	struct cfs_handoff_inode *mark; /* tells the next process; NULL: there is none */
+	struct cfs_handoff_inode *mark; /* in the handoff state; NULL: it has no room */
 };
 
 /* Losses of closed files, closed.c. */
 struct closed {
 	pthread_mutex_t lock; /* protects all but n_lost; a leaf */
-	uint32_t seq;	      /* changes with each loss */
-	int err;	      /* the last one */
+	uint32_t seq;	      /* counts losses */
+	int err;	      /* of the last one */
 	bool reported;	      /* an fsync of a directory has returned it */
 	unsigned n;
 	struct closed_loss loss[CLOSED_LOSSES];
@@ -211,55 +210,55 @@ struct closed {
 
 void closed_init(struct closed *c);
 void closed_fini(struct closed *c);
-/* A descriptor of the handle is closed: its file is committed later. As commit_at_close(). */
+/* A descriptor of the handle is closed; its file is committed later. 0, or an earlier error. */
 int closed_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h);
-/* Bytes of a closed file are lost; ino 0: of one that is not known. */
+/* Bytes of a closed file are lost. ino 0: the file is not known. */
 void closed_lost(struct cfs_vfs *v, cfs_ino_t ino, int err);
-/* Takes over what earlier processes have noted, after cfs_handoff_mark_lost(). */
+/* Takes over losses that earlier processes have recorded. Called after cfs_handoff_mark_lost(). */
 void closed_restore(struct cfs_vfs *v);
 /*
- * A directory's cursor of losses starts here. closed_report() moves it to the last loss, which it
- * returns if the cursor was not there; a loss that no directory has reported is ahead of each
- * cursor.
+ * Where the cursor of losses of a directory's handle starts: before a loss that no directory has
+ * reported, else behind all. closed_report() returns the last loss if the cursor is before it, and
+ * moves the cursor behind it.
  */
 uint32_t closed_mark(struct cfs_vfs *v);
 int closed_report(struct cfs_vfs *v, uint32_t *seen);
 /* True, once for each loss: the file lost bytes after its close. */
 bool closed_take_loss(struct cfs_vfs *v, cfs_ino_t ino);
-/* Waits for the files that were closed before. An unlock does: locks order writers and readers. */
+/* Waits for the files that were closed before. Called by unlocks: locks order writers and readers. */
 void closed_await(struct cfs_vfs *v, const struct cfs_ctx *ctx);
 /*
- * A rename that replaces a name waits for the bytes of what it puts there. An error keeps the old
- * name; a loss that no fsync has reported is one.
+ * Called before a rename that replaces a name. Waits for the commit of the file that gets the name. An
+ * error, also a loss that no fsync has reported, keeps the old file in place.
  */
 int closed_before_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx,
 			 const struct cfs_rename *req);
 
 #define PASSTHROUGH_LOCKS 64u
-#define PASSTHROUGH_MOVED 1024u /* a multiple of it */
+#define PASSTHROUGH_MOVED 1024u /* a multiple of PASSTHROUGH_LOCKS, which protect them */
 
 struct passthrough {
-	/* By inode; leaves, but for the locks of the data layer and of the connection. */
+	/* By inode. Locks of the data layer and of the connection are taken under these. */
 	pthread_mutex_t locks[PASSTHROUGH_LOCKS];
 	const struct cfs_vfs_backing *backing; /* NULL: all opens are ordinary */
 	_Atomic bool used_other;	       /* the kernel may know a file by its other node */
-	/* By inode, under its lock; one that moves replaces another one. */
+	/* By inode, protected by its lock. A file that moves replaces the record of another one. */
 	struct moved_file {
 		cfs_ino_t ino;
 		cfs_deadline_t until;
 		uint8_t node;
 	} moved[PASSTHROUGH_MOVED];
-	uint32_t n_old; /* the first records of inodes: backing ids of the previous process */
+	uint32_t n_old; /* so many inode records of the handoff state have the last process's ids */
 	_Atomic uint64_t opens, open, moves;
 };
 
 void passthrough_init(struct passthrough *p);
 void passthrough_fini(struct passthrough *p);
 /*
- * Decides how a file is opened, and counts the handle until passing_end(). In: h->node, of the
- * kernel's request, unless any_node: the answer tells the kernel the node. *ret_backing: the id for
- * the kernel; 0: an ordinary open. -ESTALE: the kernel has to look the file up again, and finds it
- * under its other node.
+ * Decides how a file is opened, and counts the handle until passing_end(). In: h->node is the node of
+ * the kernel's request. any_node: the reply tells the kernel the node instead. *ret_backing: the id for
+ * the kernel; 0: an ordinary open. -ESTALE: the kernel has to look the file up again, and finds its
+ * other node.
  */
 int passing_admit(struct vnode *n, int flags, const struct cfs_attr *attr, uint64_t asked_ns,
 		  bool any_node, struct passing_handle *h, int32_t *ret_backing);
@@ -286,8 +285,8 @@ struct cfs_vfs {
 	struct trees trees;
 	struct cfs_workers *ahead; /* read-ahead over directories */
 	atomic_bool ahead_stopped;
-	_Atomic unsigned n_stats; /* open .stats */
-	/* Every request changes these: their cache line is not shared with what is only read. */
+	_Atomic unsigned n_stats; /* opens of .stats */
+	/* Every request changes these. They have a cache line apart from fields that are only read. */
 	char padding[64];
 	_Atomic uint64_t requests, request_ns, read_bytes, written_bytes;
 	char padding2[64];
@@ -296,7 +295,7 @@ struct cfs_vfs {
 	int flush_err;
 };
 
-/* The root of a subdirectory mount has another number inside. */
+/* The kernel knows the root of a subdirectory mount as CFS_ROOT_INO. */
 static inline cfs_ino_t ino_in(const struct cfs_vfs *v, cfs_ino_t ino)
 {
 	return ino == CFS_ROOT_INO ? v->conf.root : ino;
@@ -310,56 +309,53 @@ static inline cfs_ino_t ino_out(const struct cfs_vfs *v, cfs_ino_t ino)
 int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct cfs_attr *ret,
 	     uint32_t *ret_ms);
 /*
- * Corrects attributes just read from the engine by the own knowledge of this mount, and caches
- * them. False: that knowledge may have been dropped meanwhile, with the last close of the file, and
- * the answer may be older.
+ * Adds unstored writes of this mount to attributes that were just read from the engine, and caches
+ * them. False: the last close of the file came meanwhile, and the answer may be older.
  */
 bool attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
 	       struct cfs_attr *attr);
 /*
- * r, but -ESTALE for -ENOENT: another mount has removed an inode that the kernel knows. The name
- * may be another inode's, and the kernel looks it up again, once.
+ * Returns r, but -ESTALE for -ENOENT: another mount has removed an inode that the kernel knows. Its
+ * name may be that of another inode, so the kernel looks it up again, once.
  */
 int stale_if_gone(struct cfs_vfs *v, cfs_ino_t ino, int r);
 /*
- * As cfs_vfs_mknod; *ret_before: made by a process that died since. -EEXIST fills *ret with the
- * existing inode, ino 0 when that must not be touched.
+ * As cfs_vfs_mknod(). *ret_before: a process that has died made the inode. After -EEXIST *ret is the
+ * existing inode; its ino is 0 for a reserved name.
  */
 int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 	      bool *ret_before, struct cfs_vfs_entry *ret);
 uint32_t entry_timeout(const struct cfs_vfs *v, const struct cfs_attr *attr);
-/* A change of the inode by this mount, with the attributes it led to; seq and asked_ns
- * (cfs_now_ns()) from before the change. */
+/* This mount has changed the inode. attr: the result; NULL: not known. seq and asked_ns (cfs_now_ns())
+ * are from before the change. */
 void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
 		   struct cfs_attr *attr);
 
 /*
- * removed-dirs.c: a removed directory answers fstat(2) until the kernel forgets it, that is until
- * its last descriptor is closed and no process works in it. The metadata has no place for it.
+ * removed-dirs.c: a removed directory answers fstat(2) until the kernel forgets it: when its last
+ * descriptor is closed and no process has it as working directory. The metadata cannot keep it.
  */
 void removed_dir_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_removed *what);
 void removed_dir_forget(struct cfs_vfs *v, cfs_ino_t ino);
 void removed_dir_forget_all(struct cfs_vfs *v);
-/* True: it was removed here; *ret gets its last attributes, with no links. */
+/* True: this mount has removed it. *ret: its last attributes, with no links. */
 bool removed_dir_find(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret);
 
 /* caller.c */
 struct cfs_ctx internal_ctx(const struct cfs_vfs *v);
 /*
- * Fills in the supplementary groups of ctx->pid, as they were within the last second unless fresh;
- * valid until the thread's next request.
+ * Fills in the supplementary groups of ctx->pid, which may be a second old unless fresh. Valid until
+ * the thread's next request.
  */
 void caller_groups(struct cfs_ctx *ctx, bool fresh);
-/*
- * Whether the caller has CAP_FSETID. Only root is asked: others might have it in a user namespace.
- */
+/* Whether the caller is root with CAP_FSETID. Others may have it in a user namespace only. */
 bool caller_keeps_set_id(const struct cfs_ctx *ctx);
 /*
- * The set-id bits that a change of content by a caller without CAP_FSETID clears, as members of
- * enum cfs_set: setuid; setgid where the group may execute the file, or the caller is not in it.
+ * The set-id bits that a change of content by a caller without CAP_FSETID clears, as members of enum
+ * cfs_set: setuid, and setgid if the group may execute the file or the caller is not in the group.
  */
 uint32_t dropped_set_id(const struct cfs_ctx *ctx, const struct cfs_attr *attr);
-/* As ctx, for operations that were permitted when the file was opened. */
+/* ctx for operations that were permitted when the file was opened. */
 static inline struct cfs_ctx permitted(const struct cfs_ctx *ctx)
 {
 	struct cfs_ctx c = *ctx;
@@ -367,7 +363,7 @@ static inline struct cfs_ctx permitted(const struct cfs_ctx *ctx)
 	c.check = false;
 	return c;
 }
-/* Access time, when it is due; attr is that of the metadata now. */
+/* Stores the access time when it is due. attr: as the metadata has it. */
 bool keeps_atime(const struct cfs_vfs *v, cfs_ino_t ino);
 void touch_atime(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		 struct cfs_attr *attr);
@@ -383,7 +379,7 @@ bool name_is_reserved(const struct cfs_vfs *v, cfs_ino_t parent, const char *nam
 int special_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *name, size_t len,
 		   struct cfs_vfs_entry *ret);
 int special_getattr(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret);
-/* Number i, from 0, of those that listings of the root show; false: there are no more. */
+/* Entry number i, from 0, of those that listings of the root show. False: there are no more. */
 bool special_listed(struct cfs_vfs *v, const struct cfs_ctx *ctx, unsigned i,
 		    struct cfs_vfs_dirent *ret);
 int special_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags,
@@ -407,10 +403,7 @@ static inline void record_fh(const struct cfs_ctx *ctx, uint64_t fh)
 	if (ctx->record)
 		atomic_store(&ctx->record->fh, fh);
 }
-/*
- * The inode, or handle, of the first run; 0: the first run did not come so far, or this is the
- * first.
- */
+/* The inode, or handle, that the first run has recorded. 0: none, or this is the first run. */
 static inline cfs_ino_t recorded_ino(const struct cfs_ctx *ctx)
 {
 	return ctx->replay && ctx->record ? atomic_load(&ctx->record->ino) : 0;
@@ -419,14 +412,14 @@ static inline uint64_t recorded_fh(const struct cfs_ctx *ctx)
 {
 	return ctx->replay && ctx->record ? atomic_load(&ctx->record->fh) : 0;
 }
-/* True: it was made, and *ret is it. */
+/* True: `ino` is under the name, so the first run made it. *ret: the entry. */
 bool replay_made(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		 size_t len, cfs_ino_t ino, struct cfs_entry *ret);
-/* These take the result of the replay and return that of the first run, if it can be told. */
+/* These get the result of the replay as r, and return that of the first run if it is known. */
 int replay_linked(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
 		  cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret);
 int replay_removed(const struct cfs_ctx *ctx, int r);
-/* Called before a rename that is no exchange: notes the target. */
+/* Called before a rename that is no exchange: records the target's inode. */
 void replay_record_target(struct cfs_vfs *v, const struct cfs_ctx *ctx,
 			  const struct cfs_rename *req);
 int replay_renamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r,
@@ -434,14 +427,14 @@ int replay_renamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r,
 int replay_set_xattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
 		     const char *name, const void *value, size_t size);
 int replay_removed_xattr(const struct cfs_ctx *ctx, int r);
-/* For an exchange, whose repetition would undo it; *ret_done: it must not be repeated. */
+/* Called before an exchange, which its replay would undo. *ret_done: the first run carried it out. */
 int replay_exchange(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req,
 		    bool *ret_done);
-/* True: the bytes are already in the file, at off. */
+/* True: the file has these bytes at off, so the first run appended them. */
 bool replay_appended(const struct cfs_ctx *ctx, struct cfs_file *f, uint64_t off,
 		     const struct iovec *src, int n_src);
 
-/* lock.c: a process has closed a descriptor; the last descriptor is closed */
+/* lock.c. locks_flush(): a process has closed a descriptor; locks_release(): the last one is closed. */
 void locks_flush(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t owner);
 void locks_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h);
 int locks_restore(struct cfs_vfs *v, struct handle *h);
@@ -456,7 +449,6 @@ void ahead_opened(struct cfs_vfs *v, cfs_ino_t ino, const struct cfs_attr *attr)
 void ahead_listed(struct cfs_vfs *v, cfs_ino_t dir);
 
 /* dir.c */
-void dir_free(struct cfs_vfs *v, struct dir *d);
 int dir_restore(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino);
 void dir_resume(struct handle *h, struct cfs_handoff_dir *record);
 

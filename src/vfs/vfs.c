@@ -25,7 +25,7 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 	v->conf.entry_timeout_ms = CFS_MIN(conf->entry_timeout_ms, (uint64_t)UINT32_MAX);
 	v->conf.dir_entry_timeout_ms = CFS_MIN(conf->dir_entry_timeout_ms, (uint64_t)UINT32_MAX);
 	v->conf.absent_timeout_ms = CFS_MIN(conf->absent_timeout_ms, (uint64_t)UINT32_MAX);
-	/* The kernel would let one caller through on what another one was allowed to look up. */
+	/* The kernel's cache of names would let a caller in where only another one may search. */
 	if (conf->check_permissions && !conf->squash_all.on)
 		v->conf.entry_timeout_ms = v->conf.dir_entry_timeout_ms =
 			v->conf.absent_timeout_ms = 0;
@@ -61,7 +61,7 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 	slow_init(&v->slow);
 	closed_init(&v->closed);
 	passthrough_init(&v->passthrough);
-	/* A process before this one has lost some, and no fsync has reported it. */
+	/* An earlier process has lost bytes, and no fsync has reported that. */
 	if (conf->handoff && atomic_load(&cfs_handoff_header(conf->handoff)->closed_lost))
 		closed_lost(v, 0, -EIO);
 	pthread_mutex_init(&v->lock_owners_lock, NULL);
@@ -81,6 +81,7 @@ free_walks:
 	trees_fini(&v->trees);
 	passthrough_fini(&v->passthrough);
 	closed_fini(&v->closed);
+	slow_fini(&v->slow);
 	pthread_mutex_destroy(&v->lock_owners_lock);
 	cfs_table_destroy(v->removed_dirs);
 free_vnodes:
@@ -184,7 +185,7 @@ void cfs_vfs_destroy(struct cfs_vfs *v)
 	free(v);
 }
 
-/* ---- what metadata asks of us ---- */
+/* ---- hooks of the metadata ---- */
 
 static int hook_delete_slice(void *arg, uint64_t slice, uint32_t size)
 {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Walks. After two opens in a directory its listing is wanted, and each open is then a place in
- * each order. A place near the end of a stream continues it, so several processes may take turns;
- * other places begin a stream. A stream is a walk when most of the files that it has passed were
- * opened, and its window of files doubles each time half of it was passed. Opens at random leave
- * gaps: they open no window, and a stream that passes more files than are opened loses its own.
+ * Walks. After two opens in a directory its listing is wanted. Each open is then a place in each
+ * order. A place near the end of a stream continues that stream, so several processes may take turns.
+ * Any other place begins a stream. A stream is a walk, with a window of files to fetch, when most of
+ * the files that it has passed were opened. The window doubles each time half of it was passed. Opens
+ * at random leave gaps: they open no window, and a stream of which less than half was opened loses
+ * its window.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +15,11 @@
 
 #define NEAR	   16	/* places, ahead and behind, of opens out of order */
 #define WINDOW_MIN 4	/* files */
-#define MEMORY	   64	/* places; the way before fades */
+#define MEMORY	   64	/* places, after which way and got are halved */
 #define LIST_AFTER 2	/* opens, doubled with each listing that was of no use */
 #define LIST_LAST  4096 /* opens */
-#define VAIN	   64	/* opens in a listing without a walk */
-#define MISSING	   4	/* opens of files that a listing does not have */
+#define VAIN	   64	/* opens without a walk, after which a listing is dropped */
+#define MISSING	   4	/* opens of files that are not in it, after which a listing is dropped */
 
 void walks_init(struct walks *w)
 {
@@ -216,7 +217,7 @@ enum walk_next walk_opened(struct walks *w, cfs_ino_t dir, cfs_ino_t ino, struct
 	return next;
 }
 
-/* Room for one listing more. */
+/* Makes room for one more listing. */
 static void limit_lists(struct walks *w, const struct walk *keep)
 {
 	struct walk *oldest = NULL;

@@ -15,7 +15,7 @@
 
 /* ---- listing.c ---- */
 
-#define LISTING_FILES_MAX 16384 /* those behind are not known */
+#define LISTING_FILES_MAX 16384 /* the files behind these are not known */
 #define LISTING_NAMES_MAX (512u << 10)
 
 enum order { ORDER_LISTED, ORDER_NAME, ORDER_INO, ORDERS };
@@ -31,10 +31,10 @@ struct listing *listing_new(void);    /* NULL: no memory */
 void listing_free(struct listing *l); /* NULL is allowed */
 /* Regular files only. False: it is full, or there is no memory. */
 bool listing_add(struct listing *l, const char *name, size_t len, cfs_ino_t ino);
-/* After the last file and before the functions below. False: no memory. */
+/* Called after the last file, and before the functions below. False: no memory. */
 bool listing_sort(struct listing *l);
 uint32_t listing_size(const struct listing *l);
-/* The file's place in each order. */
+/* The file's place in each order. False: the listing does not have it. */
 bool listing_find(const struct listing *l, cfs_ino_t ino, uint32_t ret[ORDERS]);
 struct listed listing_get(const struct listing *l, enum order order, uint32_t place);
 
@@ -65,14 +65,14 @@ struct walk {
 	struct listing *list;
 	bool asked;	  /* for a listing */
 	unsigned opens;	  /* since the last listing, without a stream */
-	unsigned wait;	  /* so many of them before the next listing */
+	unsigned wait;	  /* the number of these at which the next listing is wanted */
 	unsigned missing; /* opened, and not in the listing */
 	cfs_ino_t recent[2];
 	struct walk_stream stream[WALK_STREAMS];
 };
 
 struct walks {
-	pthread_mutex_t lock; /* protects what follows; a leaf */
+	pthread_mutex_t lock; /* protects the fields below; a leaf */
 	uint64_t clock;
 	struct walk v[WALKS];
 };

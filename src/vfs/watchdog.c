@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reports requests that take longer than any deadline allows to the log, with the resource that
- * they wait for. It reads the activity records of threads (base/activity.h) and takes none of their
- * locks.
+ * Logs requests that take longer than any deadline allows, with the resource that they wait for.
+ * Reads the activity records of threads (base/activity.h), and takes none of their locks.
  */
 #include <stdlib.h>
 #include <unistd.h>
@@ -15,7 +14,7 @@
 #define TICK_MAX_MS  5000
 #define TICK_MIN_MS  50
 #define TICK_PARTS   4
-#define LINES_MAX    8 /* per look; the rest is counted */
+#define LINES_MAX    8 /* of one look; the rest is counted */
 #define DESCRIBE_MAX 512
 
 /* A request that was logged, until it ends. */
@@ -25,8 +24,8 @@ struct reported {
 };
 
 /*
- * A request on a special file may be a long administrative operation, whose steps have deadlines of
- * their own. A wait for a file lock has no deadline.
+ * Requests on special files may be long administrative operations, each step of which has a deadline.
+ * Waits for file locks have none.
  */
 static bool may_take_long(const struct cfs_activity *a)
 {
@@ -63,7 +62,7 @@ static void report(const struct cfs_activity *all, size_t n, size_t i, uint64_t 
 		 (double)(now - all[i].since_ms) / 1000, what);
 }
 
-/* Time of the next log line for the request; 0: there was none yet. */
+/* When the next log line about the request is due; 0: there was none yet. */
 static uint64_t reported_until(const struct watchdog *w, const struct cfs_activity *a)
 {
 	size_t i;

@@ -28,8 +28,8 @@ static bool is_hidden(const struct cfs_vfs *v, const char *name)
 }
 
 /*
- * The clients' mark of backups (volume-format section 9) can be read and set, but is not listed:
- * its name has no namespace, so that programs that copy attributes would fail.
+ * The mark of backups (volume-format section 9) can be read and set, but is not listed: its name has
+ * no namespace, and programs that copy attributes would fail at it.
  */
 static bool is_mark(cfs_ino_t ino, const char *name)
 {
@@ -62,7 +62,7 @@ static int check_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 	return r < 0 ? r : cfs_meta_access(v->conf.meta, ctx, ino, R_OK, &attr);
 }
 
-/* The engine finds no attributes where there is no inode. Cached attributes are believed. */
+/* An inode without attributes may not exist: the engine does not tell. Cached attributes say so. */
 static int found_none(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int r)
 {
 	struct cfs_attr attr;
@@ -77,8 +77,7 @@ ssize_t cfs_vfs_getxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 	int r = check(v, ino, name);
 	ssize_t n;
 
-	/* The kernel asks for security.capability before every write: answered without the engine.
-	 */
+	/* Without the engine, as the kernel asks for security.capability before every write. */
 	if (r < 0)
 		return r == -EOPNOTSUPP && begins(name, "security.") ? -ENODATA : r;
 	ino = ino_in(v, ino);
@@ -109,10 +108,7 @@ ssize_t cfs_vfs_listxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_
 		return n;
 	for (from = to = 0; from < (size_t)n; from += len) {
 		len = strnlen(buf + from, (size_t)n - from) + 1;
-		/*
-		 * As in local file systems, a caller without read permission does not see the
-		 * names.
-		 */
+		/* As in local file systems, only root sees names in `trusted`. */
 		if (is_hidden(v, buf + from) || is_mark(ino, buf + from) ||
 		    (ctx->uid != 0 && begins(buf + from, "trusted.")))
 			continue;
@@ -135,8 +131,8 @@ int cfs_vfs_setxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 	ino = ino_in(v, ino);
 	with = *ctx;
 	/*
-	 * Only for an ACL does the caller matter: setgid is cleared unless the caller is in the
-	 * group, which the kernel does not tell.
+	 * An ACL clears setgid unless the caller is in the file's group, and the kernel does not tell
+	 * the caller's groups.
 	 */
 	if (!ctx->check && ctx->uid != 0 && is_acl(name)) {
 		with.check = true;
@@ -216,7 +212,7 @@ int cfs_vfs_set_flags(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 
 	if (r < 0)
 		return r;
-	/* The Windows bits stay as they are. */
+	/* Other bits (of Windows) stay as they are. */
 	for (i = 0; i < sizeof(flag_map) / sizeof(flag_map[0]); i++) {
 		attr.flags &= (uint8_t)~flag_map[i].stored;
 		if (flags & flag_map[i].fs)

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -43,24 +42,6 @@ static json_t *mount(const struct mount_parts *m)
 			 m->o->close_mode == MOUNT_CLOSE_COMMITTING);
 }
 
-static json_t *process(void)
-{
-	unsigned long long pages, resident = 0;
-	FILE *in = fopen("/proc/self/statm", "re");
-	struct rusage use = {0};
-
-	if (in) {
-		if (fscanf(in, "%llu %llu", &pages, &resident) != 2)
-			resident = 0;
-		fclose(in);
-	}
-	getrusage(RUSAGE_SELF, &use);
-	return json_pack("{s:I, s:f}", "memory_bytes",
-			 number(resident * (uint64_t)sysconf(_SC_PAGESIZE)), "cpu_s",
-			 (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
-				 (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6);
-}
-
 static json_t *memory(struct cfs_pool *p)
 {
 	struct cfs_pool_stats s;
@@ -78,6 +59,12 @@ static json_t *memory(struct cfs_pool *p)
 static json_int_t value_of(const struct mount_parts *m, const char *metric)
 {
 	return number(cfs_metrics_get(m->metrics, metric, NULL));
+}
+
+static json_t *process(const struct mount_parts *m)
+{
+	return json_pack("{s:I, s:f}", "memory_bytes", value_of(m, "memory_bytes"), "cpu_s",
+			 (double)value_of(m, "cpu_seconds_total") / 1e9);
 }
 
 static json_t *requests(const struct mount_parts *m)
@@ -244,7 +231,7 @@ int mount_status_json(const struct mount_parts *m, char **ret, size_t *ret_len)
 	j = json_pack("{s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, "
 		      "s:{s:I, s:I}, s:o, s:o, s:o, s:o}",
 		      "time_s", seconds(cfs_now_ns() - m->started_ns), "volume", volume(m), "mount",
-		      mount(m), "process", process(), "memory", memory(m->pool), "requests",
+		      mount(m), "process", process(m), "memory", memory(m->pool), "requests",
 		      requests(m), "metadata", metadata(m->meta), "tiers", tiers(m), "ahead",
 		      ahead(m), "object", object(m), "writes", writes(m), "staging", staging(m),
 		      "fallbacks", value_of(m, "peer_fallbacks_total"), "cache_directories",

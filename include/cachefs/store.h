@@ -96,6 +96,15 @@ struct cfs_block {
 	uint8_t tier;
 };
 
+/* Block `index` of a slice of `size` bytes. */
+static inline struct cfs_block cfs_block_of(uint64_t slice, uint32_t size, uint32_t index,
+					    uint32_t block_size)
+{
+	uint32_t left = size - index * block_size;
+
+	return (struct cfs_block){
+		.slice = slice, .index = index, .len = left < block_size ? left : block_size};
+}
 #define CFS_BLOCK_KEY_MAX 160
 /* "<volume>/chunks/..."; returns the length. */
 int cfs_store_block_key(const struct cfs_store *s, const struct cfs_block *b,

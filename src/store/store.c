@@ -252,16 +252,6 @@ void cfs_store_forget(struct cfs_store *s, const struct cfs_block *b)
 	}
 }
 
-static struct cfs_block block_of_slice(const struct cfs_store *s, uint64_t slice, uint32_t size,
-				       uint32_t index)
-{
-	return (struct cfs_block){
-		.slice = slice,
-		.index = index,
-		.len = CFS_MIN(s->block_size, size - index * s->block_size),
-	};
-}
-
 static int head(struct cfs_store *s, const struct cfs_block *b, cfs_deadline_t deadline)
 {
 	struct cfs_object_info info;
@@ -310,7 +300,7 @@ int cfs_store_has_slice(struct cfs_store *s, uint64_t slice, uint32_t size, cfs_
 	int r = 1;
 
 	for (i = 0; i < n && r == 1; i++) {
-		const struct cfs_block b = block_of_slice(s, slice, size, i);
+		const struct cfs_block b = cfs_block_of(slice, size, i, s->block_size);
 
 		r = has_block(s, &b, n, deadline);
 	}
@@ -349,7 +339,7 @@ int cfs_store_remove_slice(struct cfs_store *s, uint64_t slice, uint32_t size,
 	int r, err = 0;
 
 	for (i = 0; i < n; i++) {
-		blocks[k++] = block_of_slice(s, slice, size, i);
+		blocks[k++] = cfs_block_of(slice, size, i, s->block_size);
 		if (k < REMOVE_BATCH && i + 1 < n)
 			continue;
 		r = remove_objects(s, blocks, k, deadline);

@@ -28,29 +28,15 @@
 #include "cmd/mountd/supervise/supervisor.h"
 #include "cmd/mountd/supervise/worker.h"
 
-#define NOSYMFOLLOW 256 /* MS_NOSYMFOLLOW, Linux 5.10; not in every C library */
-
 static unsigned long change_flags(unsigned long v, const char *options)
 {
-	static const struct {
-		const char *name;
-		unsigned long set, clear;
-	} flags[] = {
-		{"nodev", MS_NODEV, 0},		 {"dev", 0, MS_NODEV},
-		{"nosuid", MS_NOSUID, 0},	 {"suid", 0, MS_NOSUID},
-		{"noexec", MS_NOEXEC, 0},	 {"exec", 0, MS_NOEXEC},
-		{"sync", MS_SYNCHRONOUS, 0},	 {"dirsync", MS_DIRSYNC, 0},
-		{"noatime", MS_NOATIME, 0},	 {"atime", 0, MS_NOATIME},
-		{"nosymfollow", NOSYMFOLLOW, 0}, {"symfollow", 0, NOSYMFOLLOW},
-	};
-	size_t i, len;
+	unsigned long set, clear;
+	size_t len;
 
 	for (; options && *options; options += len + (options[len] == ',')) {
 		len = strcspn(options, ",");
-		for (i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
-			if (strlen(flags[i].name) == len && !strncmp(options, flags[i].name, len))
-				v = (v & ~flags[i].clear) | flags[i].set;
-		}
+		if (mount_opts_kernel_flag(options, len, &set, &clear))
+			v = (v & ~clear) | set;
 	}
 	return v;
 }

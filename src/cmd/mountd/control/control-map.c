@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cache map inside a mount: for each block of some chunks of a file, the members that own it and
- * those that have it.
+ * whether they have it.
  */
 #include <errno.h>
 
@@ -14,12 +14,10 @@ enum { CHUNKS_MAX = 4 }; /* of a reply, because each block may cost a round trip
 static int add_block(struct control_server *s, const struct cfs_ctx *ctx,
 		     const struct cfs_slice *slice, uint32_t index, json_t *blocks)
 {
-	struct cfs_block b = {.slice = slice->id, .index = index, .len = s->block_size};
+	struct cfs_block b = cfs_block_of(slice->id, slice->size, index, s->block_size);
 	char key[CFS_BLOCK_KEY_MAX];
 	struct cfs_store_held held;
 
-	if ((uint64_t)(index + 1) * s->block_size > slice->size)
-		b.len = slice->size - index * s->block_size;
 	cfs_store_block_key(s->store, &b, key);
 	cfs_store_held(s->store, &b, 0, b.len, &held);
 	return json_array_append_new(

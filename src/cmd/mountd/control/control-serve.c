@@ -26,10 +26,7 @@ static json_int_t staging(const struct control_server *s, const char *metric)
 	return (json_int_t)cfs_metric_get(&cfs_stage_metrics, s->store, metric, NULL);
 }
 
-/*
- * Reports blocks that are staged on disk and not uploaded. {"mode": "flush", "leave" or "normal"}
- * selects how they are treated.
- */
+/* Sets the mode of writeback, if the request has one. Replies with the blocks not yet uploaded. */
 static json_t *staged(struct control_server *s, json_t *in)
 {
 	const char *mode = json_string_value(json_object_get(in, "mode"));
@@ -61,10 +58,8 @@ static json_t *slice_objects(struct control_server *s, const struct cfs_slice *s
 	first = slice->off / s->block_size;
 	last = (slice->off + slice->len - 1) / s->block_size;
 	for (i = first; i <= last; i++) {
-		struct cfs_block b = {.slice = slice->id, .index = i, .len = s->block_size};
+		struct cfs_block b = cfs_block_of(slice->id, slice->size, i, s->block_size);
 
-		if ((uint64_t)(i + 1) * s->block_size > slice->size)
-			b.len = slice->size - i * s->block_size;
 		cfs_store_block_key(s->store, &b, key);
 		json_array_append_new(objects, json_string(key));
 	}
@@ -96,9 +91,7 @@ static int add_chunk(struct control_server *s, const struct cfs_ctx *ctx, cfs_in
 		       : 0;
 }
 
-/*
- * The number of chunks to look up is limited: a sparse file of 2^57 bytes has two billion of them.
- */
+/* Limits the chunks that are looked up: a sparse file of 2^57 bytes has two billion. */
 #define INFO_CHUNKS_MAX 16384
 
 static int info(struct control_server *s, const struct cfs_ctx *ctx, cfs_ino_t ino, json_t **ret)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Long operations of a mount on request. They run on the thread that took the request. Each step
- * has its own deadline. The operation ends when the client goes away, because the kernel then
- * interrupts the request. Meanwhile the client may send {"op":"progress","job":ID} on another
- * descriptor.
+ * Long operations of a mount, for commands. Each runs on the thread of its request, and each of its
+ * steps has a deadline. The operation ends when the client goes away: the kernel then interrupts the
+ * request. Meanwhile the client may send {"op":"progress","job":ID} on another descriptor.
  */
 #ifndef CFS_CMD_CONTROL_SERVE_H
 #define CFS_CMD_CONTROL_SERVE_H
@@ -25,9 +24,9 @@ struct control_job {
 struct cfs_ctx control_step(const struct control_job *job);
 /* -EINTR: the client is gone. */
 int control_check(struct control_job *job);
-/* The volume's inode number of an inode in a request. */
+/* An inode number in a request, as the volume's (the root of a subdirectory mount has another). */
 cfs_ino_t control_ino(const struct control_server *s, json_t *in, const char *key);
-/* Decodes a name in a request: hex, because JSON cannot carry every name. Terminated. */
+/* Decodes a name in a request: hex, because JSON cannot carry every name. Terminates it. */
 int control_name(json_t *in, const char *key, char name[CFS_NAME_MAX + 1], size_t *ret_len);
 
 /* *ret is set when 0 is returned. */

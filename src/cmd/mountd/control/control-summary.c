@@ -57,7 +57,7 @@ static struct sums weigh(const struct cfs_attr *attr)
 struct visit {
 	struct summary *w;
 	struct sums *sums;
-	bool only_dirs; /* directories whose entries are counted by the statistics */
+	bool only_dirs; /* the statistics of the directory count its entries */
 	int err;
 };
 
@@ -88,13 +88,13 @@ static int visit_dir(struct summary *w, cfs_ino_t dir, struct sums *sums)
 
 	if (r < 0)
 		return r;
-	/* A statistics row that is missing or impossible is replaced by a computed one. */
+	/* Statistics that are missing or impossible are computed from the entries. */
 	if (!w->strict && cfs_meta_get_dir_stat(w->s->meta, &ctx, dir, &st) == 0 &&
 	    st.length >= 0 && st.space >= 0 && st.inodes >= 0) {
 		v.only_dirs = true;
 		sums->length += st.length;
 		sums->space += st.space;
-		sums->files += st.inodes; /* directories are removed from the set as they are met */
+		sums->files += st.inodes; /* visit() subtracts directories */
 	}
 	do {
 		ctx = control_step(w->job);
@@ -128,7 +128,7 @@ struct child {
 struct children {
 	struct child *v;
 	size_t n, cap;
-	struct sums rest; /* of those that are not shown */
+	struct sums rest; /* of entries that are not shown */
 	int err;
 };
 
@@ -192,7 +192,7 @@ static json_t *describe(const char *name, size_t len, uint8_t type, const struct
 	return j;
 }
 
-/* Only the largest stay. */
+/* Keeps the largest entries, and adds the others to the rest. */
 static void prune(struct children *c, size_t most)
 {
 	if (c->n)

@@ -34,7 +34,7 @@ int control_clone(struct control_server *s, struct control_job *job, json_t *in,
 	struct cfs_entry copy;
 	int r = control_name(in, "name", name, &req.name_len);
 
-	/* The copy has what the files have in the metadata. */
+	/* The copy has only committed data. */
 	if (r == 0)
 		r = cfs_data_await_closed(s->data, job->who->deadline);
 	if (r == 0)
@@ -52,7 +52,7 @@ int control_clone(struct control_server *s, struct control_job *job, json_t *in,
 
 /* A directory on the path to the current one: about 600 bytes per level of the tree. */
 struct level {
-	struct cfs_name dir; /* its entry in the level above; the cursor is not used */
+	struct cfs_name dir; /* its entry in the level above, without a position */
 	struct cfs_cursor cursor;
 };
 
@@ -168,7 +168,7 @@ int control_rmr(struct control_server *s, struct control_job *job, json_t *in, j
 		r = cfs_meta_lookup(s->meta, &ctx, parent, name, len, &e);
 	if (r < 0)
 		return r;
-	/* The path may lead to another inode than when the client looked it up. */
+	/* Another client may have replaced the inode since the client looked the path up. */
 	if (e.ino != control_ino(s, in, "inode"))
 		return -ESTALE;
 	if (json_is_true(json_object_get(in, "skip_trash")))
@@ -220,9 +220,7 @@ static int compact_chunk(struct compaction *w, cfs_ino_t ino, const struct cfs_c
 	w->chunks++;
 	w->before += c->records;
 	w->after += c->records > 1 ? count_records(w, ino, c->indx) : c->records;
-	/*
-	 * The chunk was changed, removed, or compacted by another client meanwhile: not a failure.
-	 */
+	/* No failure: another client has changed, removed or compacted the chunk meanwhile. */
 	if (r < 0 && r != -EAGAIN && r != -ENOENT)
 		w->failed++;
 	return 0;

@@ -27,11 +27,11 @@ enum mode { FETCH, CHECK, EVICT };
 /* The counts below one of the paths. */
 struct sums {
 	_Atomic uint64_t files, blocks, bytes;
-	_Atomic uint64_t fetched, cached;	/* bytes: brought in, there before */
+	_Atomic uint64_t fetched, cached;	/* bytes: fetched; cached before */
 	_Atomic uint64_t memory, disk, evicted; /* bytes */
-	_Atomic uint64_t group;			/* blocks; and files that cannot be read */
-	_Atomic uint64_t declined, failed;	/* blocks; and files that could not be looked at */
-	_Atomic uint64_t whole, not_whole;	/* files */
+	_Atomic uint64_t group;			/* bytes that members of the cache group have */
+	_Atomic uint64_t declined, failed; /* blocks; failed also counts files and directories */
+	_Atomic uint64_t whole, not_whole; /* files */
 	_Atomic int first_err;
 };
 
@@ -48,13 +48,13 @@ struct warmup {
 	struct control_job *job;
 	enum mode mode;
 	bool counting; /* the first pass, which only counts */
-	bool making;   /* the last pass, which makes whole files of what the others have fetched */
+	bool making;   /* the last pass, which composes whole files of the fetched blocks */
 	struct cfs_workers *workers;
 	struct level **path;
 	size_t depth, cap;
 
 	_Atomic bool stop;
-	pthread_mutex_t lock; /* protects what follows; a leaf */
+	pthread_mutex_t lock; /* protects running; a leaf */
 	pthread_cond_t ended;
 	unsigned running;
 };
@@ -64,7 +64,7 @@ struct block_job {
 	struct warmup *w;
 	struct sums *sums;
 	struct cfs_block id;
-	uint32_t off, len; /* what a file has of it */
+	uint32_t off, len; /* the part of the block that the file uses */
 };
 
 static void note_failure(struct sums *sums, int err)
@@ -130,7 +130,7 @@ static void run_block(struct cfs_job *job)
 	end_block(b);
 }
 
-/* Takes it over. */
+/* Takes the job over. */
 static int submit_job(struct warmup *w, struct block_job *b)
 {
 	int r;
@@ -138,7 +138,7 @@ static int submit_job(struct warmup *w, struct block_job *b)
 	pthread_mutex_lock(&w->lock);
 	w->running++;
 	pthread_mutex_unlock(&w->lock);
-	/* Submits with short deadlines, to notice between them that the client has gone away. */
+	/* The deadline is short, so that a client that has gone away is noticed. */
 	do {
 		r = control_check(w->job);
 		if (r == 0)
@@ -171,7 +171,7 @@ static void wait_blocks(struct warmup *w)
 {
 	pthread_mutex_lock(&w->lock);
 	while (w->running) {
-		/* Each block has its deadline. */
+		/* Each running job ends at its own deadline. */
 		cfs_cond_wait(&w->ended, &w->lock, cfs_deadline_in(1000));
 		if (control_check(w->job) < 0)
 			atomic_store(&w->stop, true);
@@ -181,7 +181,7 @@ static void wait_blocks(struct warmup *w)
 
 /* ---- one file ---- */
 
-/* As the block of a file that is made whole. */
+/* Composes a whole file: id.slice is its inode number. */
 static void run_whole(struct cfs_job *job)
 {
 	struct block_job *b = (struct block_job *)job;
@@ -208,10 +208,9 @@ static int warm_piece(struct warmup *w, struct sums *sums, const struct cfs_piec
 	int r = 0;
 
 	while (off < end && r == 0) {
-		struct cfs_block b = {.slice = p->slice, .index = off / size};
+		struct cfs_block b = cfs_block_of(p->slice, p->slice_size, off / size, size);
 		uint32_t in = off % size, n;
 
-		b.len = CFS_MIN(size, p->slice_size - b.index * size);
 		n = CFS_MIN(end - off, b.len - in);
 		r = submit(w, sums, &b, in, n);
 		off += n;
@@ -394,7 +393,7 @@ static int warm_root(struct warmup *w, struct sums *sums, cfs_ino_t ino)
 
 /* ---- the request ---- */
 
-/* member: of a cache group. */
+/* member: the mount is a member of a cache group. */
 static json_t *describe(struct sums *s, bool member)
 {
 	json_t *j;

@@ -75,7 +75,7 @@ int mount_config_show(struct cfs_meta *m, const struct mount_opts *o, const char
 	return 0;
 }
 
-/* A child reads the file: a thread that reads from a mount that hangs could not be ended. */
+/* A child reads the file: a thread that reads from a hung mount cannot be ended. */
 static json_t *read_in_time(const char *dir)
 {
 	struct pollfd p = {.events = POLLIN};
@@ -111,7 +111,7 @@ static json_t *read_in_time(const char *dir)
 	return json_loadb(text, len, 0, NULL);
 }
 
-/* Options of this command itself, and options that only a starting mount can have. */
+/* Options of the mount command itself, which say nothing about the running mount. */
 static bool is_of_the_command(const char *name)
 {
 	static const char *const names[] = {"foreground", "mount_timeout", "credentials", "config"};

@@ -18,12 +18,12 @@
 #define VALUE_MAX 4096
 #define ARGS_MAX  512
 
-/* The relevant content of the file, and the position of the parser. */
+/* The position of the parser, and the content of the wanted section. */
 struct reader {
 	const char *file, *wanted;
 	unsigned line;
-	bool in_section, in_wanted; /* in any; in the one */
-	bool found, readable;	    /* users other than the owner can read the file */
+	bool in_section, in_wanted; /* in any section; in the wanted one */
+	bool found, readable;	    /* readable: other users than the owner can read the file */
 	char *url, *dir, *err;
 	char *args[ARGS_MAX]; /* "-o", "NAME=VALUE" */
 	int n_args;
@@ -40,7 +40,7 @@ __attribute__((format(printf, 2, 3))) static int bad(const struct reader *r, con
 	return -EINVAL;
 }
 
-/* Any other META-URL contains one of these characters. */
+/* A META-URL has one of these characters, unless it is only the host of a Redis server. */
 static bool is_name(const char *text)
 {
 	return *text && *text != '-' && !strpbrk(text, ":/@,?[]") && strlen(text) < 64;
@@ -63,7 +63,7 @@ static int begin_section(struct reader *r, char *line)
 	return 0;
 }
 
-/* A reader of the file gets access to the volume. */
+/* Refuses a password in a file that others can read. */
 static int check_secret(const struct reader *r, const char *key, const char *value)
 {
 	char masked[VALUE_MAX + 64];
@@ -232,7 +232,7 @@ int mount_file_args(const char *file, int argc, char **argv, int at, bool has_di
 		return 0;
 	err[0] = '\0';
 	n = read_file(&r);
-	/* Without the file, the argument can only be the host of a Redis. */
+	/* Without the file, the argument can only be the host of a Redis server. */
 	if (n == -ENOENT && !file)
 		return 0;
 	if (n == 0 && !r.found)

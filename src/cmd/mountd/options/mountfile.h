@@ -10,13 +10,13 @@
 #define MOUNT_FILE "/etc/cachefs/cachefs.conf"
 
 /*
- * Replaces the name of a volume by its section. args are the arguments of `cachefs mount` and of
- * mount.cachefs, of which args[at] is the META-URL or the name, and has_dir says whether a
- * directory follows. For a name, *ret_args are equivalent arguments with the content of its
- * section: the section's options come first, so that those in args win.
+ * Replaces the name of a volume by its section. argv: the arguments of `cachefs mount` or
+ * mount.cachefs, in which argv[at] is the META-URL or the name. has_dir: a directory follows. For a
+ * name, *ret_argv are equivalent arguments with the content of its section: the section's options come
+ * first, so that those in argv win.
  *
- * file: value of the option config, or NULL. 1: use *ret_args and free them; 0: args[at] is a
- * META-URL; -EINVAL and the like with err, which names file and line and has no secrets.
+ * file: value of the option config, or NULL. 1: *ret_argv is to be used, and freed by
+ * mount_file_free(); 0: argv[at] is a META-URL; negative: err names file and line, without secrets.
  */
 int mount_file_args(const char *file, int argc, char **argv, int at, bool has_dir, int *ret_argc,
 		    char ***ret_argv, char err[CFS_OPT_ERRLEN]);

@@ -8,12 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
 #include "cmd/access/cmd.h"
 
-/* Options for mount(8), systemd or fsck. They reach mount helpers, which ignore them. */
+/* Options for mount(8), systemd or fsck, which a mount helper gets and ignores. */
 static bool is_foreign(const char *name)
 {
 	static const char *const names[] = {"_netdev",	"nofail",     "auto",	"noauto",
@@ -38,18 +39,39 @@ static bool is_foreign(const char *name)
 	return false;
 }
 
-static bool is_kernel_flag(const char *name)
+#define NOSYMFOLLOW 256 /* MS_NOSYMFOLLOW, Linux 5.10; not in every C library */
+
+bool mount_opts_kernel_flag(const char *name, size_t len, unsigned long *ret_set,
+			    unsigned long *ret_clear)
 {
-	static const char *const names[] = {"nodev",   "dev",	"nosuid",      "suid",
-					    "noexec",  "exec",	"sync",	       "dirsync",
-					    "noatime", "atime", "nosymfollow", "symfollow"};
+	static const struct {
+		const char *name;
+		unsigned long set, clear;
+	} flags[] = {
+		{"nodev", MS_NODEV, 0},		 {"dev", 0, MS_NODEV},
+		{"nosuid", MS_NOSUID, 0},	 {"suid", 0, MS_NOSUID},
+		{"noexec", MS_NOEXEC, 0},	 {"exec", 0, MS_NOEXEC},
+		{"sync", MS_SYNCHRONOUS, 0},	 {"dirsync", MS_DIRSYNC, 0},
+		{"noatime", MS_NOATIME, 0},	 {"atime", 0, MS_NOATIME},
+		{"nosymfollow", NOSYMFOLLOW, 0}, {"symfollow", 0, NOSYMFOLLOW},
+	};
 	size_t i;
 
-	for (i = 0; i < CFS_ARRAY_SIZE(names); i++) {
-		if (!strcmp(name, names[i]))
-			return true;
+	for (i = 0; i < CFS_ARRAY_SIZE(flags); i++) {
+		if (strlen(flags[i].name) != len || strncmp(name, flags[i].name, len) != 0)
+			continue;
+		*ret_set = flags[i].set;
+		*ret_clear = flags[i].clear;
+		return true;
 	}
 	return false;
+}
+
+static bool is_kernel_flag(const char *name)
+{
+	unsigned long set, clear;
+
+	return mount_opts_kernel_flag(name, strlen(name), &set, &clear);
 }
 
 static int add_kernel_flag(struct mount_opts *o, const char *name)

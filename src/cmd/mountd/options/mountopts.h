@@ -26,7 +26,7 @@ struct mount_opts {
 	char *subdir, *storage, *bucket;
 	/* the kernel's generic flags, in the order seen */
 	char *kernel_opts;
-	bool as_shown; /* the list is what the kernel shows of a mount, so it has all flags */
+	bool as_shown; /* the list was made of what the kernel shows of a mount: it has all flags */
 	bool allow_other, default_permissions, writeback_cache;
 	int io_uring; /* enum cfs_io_uring */
 	/* names and identities */
@@ -81,18 +81,18 @@ extern const struct cfs_opt mount_table[];
 void mount_opts_defaults(struct mount_opts *o);
 /*
  * Applies a comma list of mount(8) or fstab: drops generic options that have no meaning here,
- * collects kernel flags. sloppy: unknown names are warnings. 0, or -EINVAL with err.
+ * collects kernel flags. sloppy: only warns of unknown names. 0, or -EINVAL with err.
  */
 int mount_opts_list(struct mount_opts *o, const char *list, bool sloppy, char err[CFS_OPT_ERRLEN]);
-/*
- * Whether the name is an option of cachefs, a flag of the kernel, or known to
- * mount_opts_other_name().
- */
+/* The flags of mount(2) that an option of the kernel sets and clears. False: it is none. */
+bool mount_opts_kernel_flag(const char *name, size_t len, unsigned long *ret_set,
+			    unsigned long *ret_clear);
+/* Applies an option: of cachefs, of the kernel, or as mount_opts_other_name(). */
 int mount_opts_set(struct mount_opts *o, const char *name, const char *value,
 		   char err[CFS_OPT_ERRLEN]);
 /*
- * Handles options of other programs: applied (0), reported as without effect (1), or -EINVAL with
- * err, which names the alternative. -ENOENT: an unknown option.
+ * Handles options of JuiceFS and libfuse. 0: applied; 1: a message says that it has no effect;
+ * -EINVAL: err names the alternative; -ENOENT: an unknown option.
  */
 int mount_opts_other_name(struct mount_opts *o, const char *name, const char *value,
 			  char err[CFS_OPT_ERRLEN]);

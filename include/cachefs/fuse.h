@@ -17,23 +17,20 @@
 
 struct cfs_fuse;
 
-/* Each holds a request buffer of max_io once it has carried data. */
+/* Threads by default. Each has a request buffer of max_io once it has carried data. */
 #define CFS_FUSE_THREADS 32
 
 /*
- * Whether requests come through io_uring. AUTO: where the kernel allows it; the log says when not.
- * ON: the mount fails without it. A mount with a handoff has none: a successor process could not
- * find the requests that the kernel has put into the memory of this one.
+ * Whether requests come through io_uring. AUTO: if the kernel allows it, else the log says why not.
+ * ON: the mount fails without it. A mount with a handoff has none: requests that the kernel has put
+ * into this process's memory would be lost for a successor.
  */
 enum cfs_io_uring { CFS_IO_URING_AUTO, CFS_IO_URING_ON, CFS_IO_URING_OFF };
 
 struct cfs_fuse_conf {
 	struct cfs_vfs *vfs;	     /* borrowed */
-	struct cfs_handoff *handoff; /* borrowed; records the FUSE_INIT agreement. May be NULL */
-	/*
-	 * Borrowed; written by cfs_fuse_mount() of a new mount: that of the handoff, or another
-	 * one.
-	 */
+	struct cfs_handoff *handoff; /* borrowed; records the answer to FUSE_INIT. May be NULL */
+	/* Borrowed; the one in the handoff, if there is one. cfs_fuse_mount() writes it. */
 	struct cfs_agreement *agreement;
 	/*
 	 * The FUSE connection of a mount that a previous process served and that `handoff` describes;
@@ -54,7 +51,7 @@ struct cfs_fuse_conf {
 	bool passthrough; /* opens may be answered with a whole file of the disk cache */
 	bool posix_acl;	  /* the kernel judges by ACLs, which implies default_permissions */
 	/*
-	 * The VFS clears setuid and setgid when content changes, so that the kernel need not read
+	 * The VFS clears setuid and setgid when content changes, and the kernel does not read
 	 * security.capability before each write. Must be off where that attribute can be set: a
 	 * write would not remove it.
 	 */
@@ -62,8 +59,8 @@ struct cfs_fuse_conf {
 	bool debug; /* libfuse's own request trace on stderr */
 	int umask;  /* of all callers; -1: each its own */
 	/*
-	 * Called once, on a thread of the session, when a signal or cfs_fuse_stop() has asked for
-	 * the end. The loop ends later, when the requests under way have ended. May be NULL.
+	 * Called once, on a thread of the session, after a signal or cfs_fuse_stop(). The loop ends
+	 * later, when the requests under way have ended. May be NULL.
 	 */
 	void (*stopping)(void *arg);
 	void *stopping_arg;
@@ -83,42 +80,38 @@ int cfs_fuse_mount(const struct cfs_fuse_conf *conf, struct cfs_fuse **ret, char
  * the positive signal number) asks to stop. Call it after daemonising.
  */
 int cfs_fuse_loop(struct cfs_fuse *f);
-/* Callable from any thread: makes the loop return. */
+/* Makes the loop return. Any thread. */
 void cfs_fuse_stop(struct cfs_fuse *f);
 /*
  * The same for a mount that a successor process takes over. Requests under way are finished and
- * answered. Waits for file locks are not: the kernel sends them again to the successor.
+ * answered, except waits for file locks, which the kernel resends to the successor.
  */
 void cfs_fuse_hand_over(struct cfs_fuse *f);
 /* The FUSE connection, for the successor process; borrowed. */
 int cfs_fuse_device(const struct cfs_fuse *f);
-/* True when the kernel can send again the requests that a dead process left unanswered. */
+/* Whether the kernel can resend the requests that a dead process left unanswered. */
 bool cfs_fuse_can_resume(struct cfs_handoff *handoff);
 /*
- * Stands in while no process is ready to serve the connection. A request fails with EIO
- * `timeout_ms` after it arrived. Requests that wait since before (since_ms of cfs_now_ms(), when
- * the previous process died) fail `timeout_ms` after that, but not at once. It must end before
- * cfs_fuse_loop(), which receives all other requests again. handoff records the handles that
- * were closed meanwhile.
+ * Stands in while no process is ready to serve the connection. A request fails with EIO `timeout_ms`
+ * after its arrival. Requests of the previous process fail `timeout_ms` after its death (since_ms, as
+ * cfs_now_ms()), but not at once. The standby must end before cfs_fuse_loop(), which has the
+ * unanswered requests resent. handoff records the handles that are closed meanwhile.
  */
 struct cfs_fuse_standby;
 int cfs_fuse_standby_begin(int device, struct cfs_handoff *handoff, uint64_t timeout_ms,
 			   uint64_t since_ms, struct cfs_fuse_standby **ret);
-/* The connection has ended. */
+/* Whether the connection has ended. s may be NULL. */
 bool cfs_fuse_standby_is_ended(struct cfs_fuse_standby *s);
 /* s may be NULL. Returns how many requests have failed. */
 uint64_t cfs_fuse_standby_end(struct cfs_fuse_standby *s);
 /*
- * Makes the kernel drop its cached name and its directory's cached attributes. Must not run on a
+ * Makes the kernel drop a cached name and its directory's cached attributes. Must not be called on a
  * thread that a change of that directory waits for.
  */
 void cfs_fuse_name_changed(struct cfs_fuse *f, cfs_ino_t parent, const char *name, size_t len);
 /* Unmounts (lazily when busy) and frees the session. */
 void cfs_fuse_unmount(struct cfs_fuse *f);
-/*
- * True when the kernel has ended the connection: the mount is gone, or will not work again. False
- * for device -1.
- */
+/* Whether the kernel has ended the connection, so that the mount cannot work again. device -1: false. */
 bool cfs_fuse_has_ended(int device);
 /*
  * As umount2(2) without following links, by fusermount3(1) for the user who mounted it. lazy:
@@ -128,8 +121,8 @@ int cfs_fuse_umount(const char *mount_point, bool lazy);
 /* Detaches the mount there, unless the connection `device` has ended. -1: always. */
 int cfs_fuse_detach(const char *mount_point, int device);
 /*
- * For a process that ends right afterwards, from any thread: removes the mount without waiting for
- * anything. Requests that wait get an error.
+ * For a process that ends right afterwards: removes the mount without waiting for anything. Waiting
+ * requests get an error. Any thread.
  */
 void cfs_fuse_abandon(struct cfs_fuse *f);
 
@@ -145,9 +138,7 @@ extern const struct cfs_metric_table cfs_fuse_metrics; /* of a struct cfs_agreem
 struct cfs_fuse_features {
 	const char *libfuse_built, *libfuse_running;
 	bool passthrough_built, io_uring_built;
-	/*
-	 * Of the ring: whether this build has it, and whether this kernel gives it to new mounts.
-	 */
+	/* Whether this build has rings, and whether this kernel offers them to new mounts. */
 	bool ring_built;
 	enum { CFS_RING_ABSENT, CFS_RING_SWITCHED_OFF, CFS_RING_SWITCHED_ON } ring_kernel;
 };

@@ -4,7 +4,7 @@
  * caches in front of metadata and data. It knows nothing of FUSE.
  *
  * Every function may be called from any thread, returns 0 (or a count) or a negative errno, and
- * returns before ctx->deadline; the exception are blocking locks. The caller makes ctx with
+ * returns before ctx->deadline, unless it waits for a file lock. The caller makes ctx with
  * cfs_vfs_ctx(), once per request.
  *
  * Inode numbers are the volume's; CFS_ROOT_INO means the root of the mount, whatever inode of the
@@ -34,27 +34,28 @@ struct cfs_vfs;
 #define CFS_SPECIAL_INO_END ((cfs_ino_t)0x7FFFFFFF00000010ULL)
 
 struct cfs_vfs_conf {
-	struct cfs_meta *meta; /* borrowed, all of them */
+	struct cfs_meta *meta; /* all pointers here are borrowed */
 	struct cfs_data *data;
 	struct cfs_pool *pool;
-	const struct cfs_metrics *metrics; /* of all layers, this one too */
-	struct cfs_handoff *handoff;	   /* where the open handles are noted; may be NULL */
+	const struct cfs_metrics *metrics; /* of all layers, including this one */
+	struct cfs_handoff *handoff;	   /* records the open handles; may be NULL */
 
-	const char *build; /* of the program, for its metrics; NULL: none */
-	cfs_ino_t root;	   /* of a subdirectory mount; 0: the volume's */
+	const char *build; /* the program's build, for its metrics; NULL: none */
+	cfs_ino_t root;	   /* root of a subdirectory mount; 0: the volume's */
 	bool read_only;
-	bool hide_internal; /* special files do not show up in listings */
+	bool hide_internal; /* listings do not show special files */
 	/*
 	 * Extended attributes that are reported as absent without a round trip. no_xattr: all but
-	 * ACLs. Of "security." only the enabled ones exist. (The kernel reads security.capability
-	 * before writes.)
+	 * ACLs. Else those in "security." that are not enabled here: the kernel reads
+	 * security.capability before writes.
 	 */
 	bool no_xattr;
-	bool security_xattr, capability_xattr, selinux_xattr; /* all; one of them */
+	bool security_xattr; /* all of "security." */
+	bool capability_xattr, selinux_xattr;
 	enum cfs_atime atime;
 	/*
-	 * Maps requests of all users, or of root only, to another user, whose permissions are
-	 * checked here. check_permissions: checks every user's, because the kernel does not.
+	 * Maps requests of all users, or of root only, to another user, and checks that user's
+	 * permissions. check_permissions: checks those of every user, because the kernel does not.
 	 */
 	struct cfs_vfs_squash {
 		bool on;
@@ -62,15 +63,15 @@ struct cfs_vfs_conf {
 	} squash_all, squash_root;
 	bool check_permissions;
 	uint64_t attr_timeout_ms, entry_timeout_ms, dir_entry_timeout_ms; /* 0: never cached */
-	uint64_t absent_timeout_ms; /* the same for names that do not exist */
+	uint64_t absent_timeout_ms; /* of names that do not exist */
 	/* A close starts the commit of the file and does not wait for it. */
 	bool commit_later;
 	uint64_t io_timeout_ms; /* deadline of one request; 0: 60 000 */
 	uint32_t uid, gid;	/* owner of the special files */
 
 	/*
-	 * Answers one request written to .control; *ret is malloc'ed. NULL: there is no such file.
-	 * Called on the requesting thread. arg is control_arg.
+	 * Answers a request that was written to .control; *ret is malloc'ed. NULL: there is no such
+	 * file. Called on the thread that reads the answer. arg is control_arg.
 	 */
 	int (*control)(void *arg, const struct cfs_ctx *ctx, const char *req, size_t len,
 		       char **ret, size_t *ret_len);
@@ -79,8 +80,8 @@ struct cfs_vfs_conf {
 	int (*config)(void *arg, char **ret, size_t *ret_len);
 	void *config_arg;
 	/*
-	 * A request that takes longer than that is logged, and again after each such period; 0:
-	 * none is. stuck: called from a background thread after a request was logged. May be NULL.
+	 * Requests that take longer are logged, and again after each such period; 0: never. stuck:
+	 * called on a background thread after a request was logged. May be NULL.
 	 */
 	uint64_t watchdog_ms;
 	void (*stuck)(void *arg);
@@ -95,11 +96,11 @@ struct cfs_vfs_conf {
 
 int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret);
 /*
- * The callbacks that metadata needs, for cfs_meta_start(). Valid until cfs_vfs_destroy(), so the
- * end of a mount is: stop serving, cfs_vfs_flush(), cfs_meta_stop(), cfs_vfs_destroy(), data...
+ * The callbacks for cfs_meta_start(). Valid until cfs_vfs_destroy(), so the end of a mount is: stop
+ * serving, cfs_vfs_flush(), cfs_meta_stop(), cfs_vfs_destroy(), then the data layer.
  */
 struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v);
-/* Closes every handle and commits their writes; 0 or the first error. Only destroy may follow. */
+/* Closes all handles and commits their writes. 0 or the first error. Only destroy may follow. */
 int cfs_vfs_flush(struct cfs_vfs *v);
 /*
  * Commits all unstored writes; 0 or the first error. Each handle still reports its own error to its
@@ -114,19 +115,16 @@ int cfs_vfs_store(struct cfs_vfs *v);
  */
 struct cfs_vfs_restored {
 	uint64_t handles, gone;
-	uint64_t lost; /* handles with data that was not stored; their fsync returns EIO */
-	size_t closed; /* files without a handle, of which the fsync of a directory tells */
-	/* Their inodes, for the caller to free: content of them that the kernel caches is wrong. */
+	uint64_t lost; /* handles that have lost data; their fsync returns EIO */
+	size_t closed; /* closed files that have lost data; the fsync of a directory returns EIO */
+	/* Inodes that have lost data: the kernel's cached content is wrong. The caller frees it. */
 	cfs_ino_t *lost_inos;
 	size_t n_lost_inos;
 	bool begun;
-	uint32_t next; /* the first handle that is not done */
+	uint32_t next; /* the first handle that is not restored yet */
 };
 int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret);
-/*
- * Closes the handles that the kernel closed while no process served the mount; more may arrive
- * meanwhile.
- */
+/* Closes the handles that the kernel has closed so far while no process served the mount. */
 void cfs_vfs_close_released(struct cfs_vfs *v);
 /* Calls cfs_vfs_flush() unless it was called. */
 void cfs_vfs_destroy(struct cfs_vfs *v);
@@ -139,10 +137,7 @@ struct cfs_ctx cfs_vfs_ctx(struct cfs_vfs *v, uint32_t uid, uint32_t gid, pid_t 
 
 /* ---- names and attributes ---- */
 
-/*
- * attr_ms, entry_ms: for how long the answer may be cached, counted from when it was read; may be
- * 0.
- */
+/* attr_ms, entry_ms: how much longer the answer may be cached; may be 0. */
 struct cfs_vfs_attr {
 	cfs_ino_t ino;
 	struct cfs_attr attr;
@@ -155,10 +150,10 @@ struct cfs_vfs_entry {
 };
 
 /*
- * A call for an inode, and one that makes a name in a directory, answers -ESTALE when another mount
- * has removed the inode or the directory. The kernel then looks the path up again, once, and
- * programs get ENOENT only for a name that does not exist. cfs_vfs_lookup() then sets
- * ret->entry_ms: for how long its absence may be cached.
+ * A call for an inode, and one that makes a name in a directory, returns -ESTALE when another mount
+ * has removed the inode or the directory. The kernel then looks the path up again, once. So programs
+ * get ENOENT only for a name that does not exist: cfs_vfs_lookup() then sets ret->entry_ms, for how
+ * long its absence may be cached.
  */
 int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		   size_t len, struct cfs_vfs_entry *ret);
@@ -188,7 +183,7 @@ int cfs_vfs_remove(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 /* Another part of this process has changed the name in the metadata. */
 void cfs_vfs_name_changed(struct cfs_vfs *v, cfs_ino_t parent, const char *name, size_t len);
 int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req);
-/* As seen from ino: quotas of the directories above it apply. */
+/* Space at ino: quotas of the directories above it apply. */
 int cfs_vfs_statfs(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		   struct cfs_statfs *ret);
 
@@ -211,14 +206,14 @@ int cfs_vfs_set_flags(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 
 struct cfs_vfs_open {
 	uint64_t fh;
-	/* ctime is unchanged since this mount's previous open: cached pages are still right */
+	/* The ctime is that of this mount's previous open: the kernel's cached pages are right. */
 	bool keep_cache;
-	bool cache_dir;	 /* directories: the kernel may keep the listing; keep_cache: that it has */
+	bool cache_dir; /* the kernel may keep the listing; keep_cache: the one that it has is right */
 	bool direct_io;	 /* special files: their length is not known beforehand */
 	int32_t backing; /* the kernel reads from this file (cfs_vfs_backing); 0: from the mount */
 };
 /*
- * flags: O_* of open(2); O_TRUNC truncates. ino: the node that the kernel has, see cfs_vfs_node().
+ * flags: O_* of open(2); O_TRUNC truncates. ino: the node in the kernel's request, cfs_vfs_node().
  */
 int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags,
 		 struct cfs_vfs_open *ret);
@@ -231,31 +226,30 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 /* As cfs_file_read: *ret must be initialised. */
 int cfs_vfs_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
 		 uint32_t size, struct cfs_segs *ret);
-/* append: off is ignored and *ret_off is where the data went. All bytes are taken, or none. */
+/* append: off is ignored, *ret_off is where the bytes were written. All bytes are taken, or none. */
 int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
 		  bool append, const struct iovec *src, int n_src, uint64_t *ret_off);
 /*
- * Called before a user changes content who may not keep these bits: clears setuid, and setgid where
- * the group may execute the file or the user is not in it. Calls the engine only for a file that is
- * known to have them. 1: they were cleared, and the mode that the kernel caches is outdated.
+ * Called before a change of content by a user who may not keep these bits: clears setuid, and setgid
+ * if the group may execute the file or the user is not in the group. Calls the engine only for a file
+ * that has them. 1: they were cleared, and the kernel's cached mode is outdated.
  */
 int cfs_vfs_drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
-/* One of possibly many descriptors is closed; drops lock_owner's POSIX locks. */
+/* One of perhaps many descriptors of the handle is closed. Drops POSIX locks of lock_owner. */
 int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh,
 		       uint64_t lock_owner);
 /* Whether a flush of this handle has data to wait for. Never waits. */
 bool cfs_vfs_is_dirty(struct cfs_vfs *v, uint64_t fh);
-/* Whether closed files wait to be committed, and a rename, unlock or fsync may with them. */
+/* Whether a rename, an unlock or the fsync of a directory may have to wait for closed files. */
 bool cfs_vfs_has_closed(struct cfs_vfs *v);
-/* Whether a change of its length, a fallocate or a copy has data to wait for. Never waits. */
+/* Whether a truncate, fallocate or copy of the file has data to wait for. Never waits. */
 bool cfs_vfs_has_unstored(struct cfs_vfs *v, cfs_ino_t ino);
-/* The same of a setattr. */
+/* Whether that setattr has data to wait for. Never waits. */
 bool cfs_vfs_setattr_waits(struct cfs_vfs *v, cfs_ino_t ino, uint32_t set);
 int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
 /*
- * Takes a reference for a request that continues after its reply, when the kernel may close the
- * handle: release and releasedir only note the close, and the last unpin performs it. False:
- * there is no such handle.
+ * Pins a handle for a request that continues after its reply, when the kernel may close the handle.
+ * The last unpin then performs the close. False: there is no such handle.
  */
 bool cfs_vfs_pin(struct cfs_vfs *v, uint64_t fh);
 void cfs_vfs_unpin(struct cfs_vfs *v, uint64_t fh);
@@ -272,9 +266,9 @@ int cfs_vfs_seek(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint
 /* ---- passthrough ---- */
 
 /*
- * A file has two node ids: its inode number, and the same with this bit. The kernel knows it by
+ * A file has two node ids: its inode number, and the same with this bit. The kernel knows the file by
  * both while some of its handles pass through and others must not (src/vfs/passthrough.c). Look-ups
- * tell the one that cfs_vfs_node() returns. Every call but cfs_vfs_open() takes inode numbers.
+ * answer with the one that cfs_vfs_node() returns. Every call but cfs_vfs_open() takes inode numbers.
  */
 #define CFS_VFS_OTHER_NODE ((cfs_ino_t)1 << 63)
 cfs_ino_t cfs_vfs_node(struct cfs_vfs *v, cfs_ino_t ino);
@@ -283,17 +277,14 @@ bool cfs_vfs_has_other_nodes(struct cfs_vfs *v);
 
 /* Files that the kernel reads without the mount. Neither call waits. */
 struct cfs_vfs_backing {
-	/*
-	 * An id for the file, or a negative errno: the open is ordinary then. -EOPNOTSUPP: so are
-	 * all others.
-	 */
+	/* Returns an id for the file. Negative: this open is ordinary; -EOPNOTSUPP: all are. */
 	int (*open)(void *arg, int fd);
 	void (*close)(void *arg, int id);
 	void *arg;
 };
 /*
- * The connection has passthrough. Called before the first request, after cfs_vfs_restore(). NULL:
- * it has none, or has ended, and its ids with it.
+ * Tells whether the connection has passthrough. Called after cfs_vfs_restore() and before the first
+ * request. NULL: it has none, or has ended, and its ids with it.
  */
 void cfs_vfs_pass_through(struct cfs_vfs *v, const struct cfs_vfs_backing *backing);
 
@@ -316,15 +307,15 @@ struct cfs_vfs_dirent {
 /* A non-zero return ends this call; that entry counts as not delivered. */
 typedef int (*cfs_vfs_dirent_fn)(void *arg, const struct cfs_vfs_dirent *e);
 /*
- * Delivers entries from offset `off` on, at least one unless the end is reached. 0 starts a fresh
- * listing; other offsets are those of entries, also of those that another handle has delivered.
- * Memory per handle is bounded whatever the size of the directory.
+ * Delivers entries from offset `off` on, at least one unless the end is reached. 0 starts a listing.
+ * Other offsets are next_off of entries, also of those that another handle has delivered. Memory per
+ * handle is bounded, whatever the size of the directory.
  */
 int cfs_vfs_readdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
 		    bool attrs, cfs_vfs_dirent_fn fn, void *arg);
 /*
- * True: before the kernel gets attributes of this directory it must drop the pages of it: a listing
- * that it has kept for as long as it may. The caller does that, and passes *ret_which on.
+ * True: the kernel has kept its listing of the directory for as long as it may, and must drop it
+ * before it gets attributes. The caller does that, and calls cfs_vfs_listing_dropped() with *ret_which.
  */
 bool cfs_vfs_listing_expired(struct cfs_vfs *v, cfs_ino_t ino, uint32_t *ret_which);
 void cfs_vfs_listing_dropped(struct cfs_vfs *v, cfs_ino_t ino, uint32_t which);
@@ -334,8 +325,8 @@ int cfs_vfs_releasedir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 /* ---- locks ---- */
 
 /*
- * wait: until granted or ctx->interrupted says so (-EINTR); -EAGAIN without. Locks go away with the
- * handle (flock) and with flush_file by their owner (POSIX).
+ * wait: until the lock is granted, or ctx->interrupted() (-EINTR). Without: -EAGAIN. Locks end with
+ * the handle (flock), or with cfs_vfs_flush_file() by their owner (POSIX).
  */
 int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,
 		  enum cfs_lock_type type, bool wait);
@@ -346,7 +337,7 @@ int cfs_vfs_getlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 
 /* ---- log of requests, for readers of .accesslog ---- */
 
-/* True when .accesslog is open: requests are to be logged. */
+/* Whether .accesslog is open, so that requests must be logged. */
 bool cfs_vfs_logging(const struct cfs_vfs *v);
 /* result: as the call returned it. */
 void cfs_vfs_log(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *op, const char *args,
@@ -354,9 +345,7 @@ void cfs_vfs_log(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *op, c
 
 /* ---- requests that took long ---- */
 
-/*
- * A request that has ended; start_ns is of cfs_now_ns(); ino: the file, or the directory of a name.
- */
+/* A request that has ended. start_ns: as cfs_now_ns(); ino: the file, or the directory of a name. */
 struct cfs_vfs_request {
 	const char *op; /* a literal */
 	cfs_ino_t ino;
@@ -364,8 +353,8 @@ struct cfs_vfs_request {
 	uint64_t start_ns;
 };
 /*
- * Reports a request that the calling thread has answered. Not for requests that wait as long as
- * their caller wants, such as file locks.
+ * Reports a request that the calling thread has answered. Not called for waits that take as long as
+ * their caller wants, such as those for file locks.
  */
 void cfs_vfs_ended(struct cfs_vfs *v, const struct cfs_vfs_request *req, int result,
 		   uint64_t now_ns);
@@ -373,13 +362,13 @@ void cfs_vfs_ended(struct cfs_vfs *v, const struct cfs_vfs_request *req, int res
 #define CFS_VFS_SLOW_MAX 32
 struct cfs_vfs_slow {
 	const char *op;
-	const char *waited_for; /* most of the time, as cfs_activity_waited() has it */
+	const char *waited_for; /* for most of the time, as cfs_activity_waited() */
 	cfs_ino_t ino;
 	pid_t pid;
 	int result;
 	uint64_t took_ns, ended_ns;
 };
-/* The slowest of the last ten minutes, slowest first, 10 ms at least; returns how many. */
+/* The slowest requests of the last ten minutes, of at least 10 ms, slowest first. Returns how many. */
 unsigned cfs_vfs_slowest(struct cfs_vfs *v, uint64_t now_ns,
 			 struct cfs_vfs_slow ret[CFS_VFS_SLOW_MAX]);
 
@@ -387,9 +376,9 @@ unsigned cfs_vfs_slowest(struct cfs_vfs *v, uint64_t now_ns,
 
 extern const struct cfs_metric_table cfs_vfs_metrics;
 /*
- * All counters of the mount in Prometheus' text format, malloc'ed. labels: of each metric, as
- * `name="value",...`, and each metric has its HELP and TYPE lines; NULL: what .stats shows, which
- * has neither. Any thread, without waiting for a backend.
+ * All metrics of the mount in Prometheus' text format, malloc'ed. labels: added to each metric, as
+ * `name="value",...`, which then has HELP and TYPE lines, too. NULL: the text of .stats, without these.
+ * Any thread. Does not wait for a backend.
  */
 int cfs_vfs_show_metrics(struct cfs_vfs *v, const char *labels, char **ret, size_t *ret_len);
 

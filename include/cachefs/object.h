@@ -6,7 +6,8 @@
  * wrapped around another. Keys are '/'-separated and relative to the bucket. All calls block, may
  * come from any thread, and return before `deadline` as far as the implementation can promise it
  * (a local file system in D state cannot: the block store runs calls on worker threads and leaves
- * a stuck one behind).
+ * a stuck one behind). A call whose result is not wanted any more (base/unwanted.h) ends with
+ * -ECANCELED instead of pausing, queueing or waiting for a server.
  */
 #ifndef CFS_OBJECT_H
 #define CFS_OBJECT_H

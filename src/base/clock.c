@@ -79,14 +79,26 @@ int cfs_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, cfs_deadline_t de
 	return -pthread_cond_timedwait(cond, lock, &ts);
 }
 
-bool cfs_backoff(unsigned attempt, unsigned base_ms, unsigned max_ms, cfs_deadline_t deadline)
+void cfs_sleep_until(cfs_deadline_t when)
 {
-	uint64_t limit = CFS_MIN((uint64_t)base_ms << CFS_MIN(attempt, 31u), (uint64_t)max_ms);
-	cfs_deadline_t until = cfs_deadline_in(cfs_random_u64() % (limit + 1));
-	struct timespec ts = deadline_timespec(cfs_deadline_min(until, deadline));
+	struct timespec ts = deadline_timespec(when);
 
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL) == EINTR)
 		;
+}
+
+uint64_t cfs_backoff_ms(unsigned attempt, unsigned base_ms, unsigned max_ms)
+{
+	uint64_t limit = CFS_MIN((uint64_t)base_ms << CFS_MIN(attempt, 31u), (uint64_t)max_ms);
+
+	return cfs_random_u64() % (limit + 1);
+}
+
+bool cfs_backoff(unsigned attempt, unsigned base_ms, unsigned max_ms, cfs_deadline_t deadline)
+{
+	cfs_deadline_t until = cfs_deadline_in(cfs_backoff_ms(attempt, base_ms, max_ms));
+
+	cfs_sleep_until(cfs_deadline_min(until, deadline));
 	return !cfs_deadline_passed(deadline);
 }
 

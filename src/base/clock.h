@@ -38,10 +38,14 @@ int cfs_cond_init(pthread_cond_t *cond);
 /* 0 when signalled (or spuriously), -ETIMEDOUT when the deadline has passed. */
 int cfs_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, cfs_deadline_t deadline);
 
+void cfs_sleep_until(cfs_deadline_t when);
+
 /*
- * Sleeps before try number `attempt` (0, 1, ...) of something: base_ms doubled per attempt up to
- * max_ms, with full jitter, never past the deadline. False when the deadline has passed.
+ * How long to pause before try number `attempt` (0, 1, ...) of something: base_ms doubled per attempt
+ * up to max_ms, with full jitter.
  */
+uint64_t cfs_backoff_ms(unsigned attempt, unsigned base_ms, unsigned max_ms);
+/* Sleeps for that long, never past the deadline. False when the deadline has passed. */
 bool cfs_backoff(unsigned attempt, unsigned base_ms, unsigned max_ms, cfs_deadline_t deadline);
 
 /* Thread-safe, not for secrets. */

@@ -8,8 +8,20 @@
 
 #include <stdbool.h>
 
+#include "clock.h"
+
 /* Sets the check of this thread, until it is set again. NULL: always wanted. */
 void cfs_unwanted_set(bool (*is_unwanted)(void *arg), void *arg);
 bool cfs_unwanted(void);
+
+/* When a wait until `until` must be interrupted for the next check. */
+cfs_deadline_t cfs_unwanted_next(cfs_deadline_t until);
+/*
+ * As cfs_cond_wait(), but ends with -ECANCELED when the work is not wanted, and now and then with 0 for
+ * no reason. The lock is not held during the check.
+ */
+int cfs_unwanted_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, cfs_deadline_t deadline);
+/* Sleeps until then. False as soon as the work is not wanted. */
+bool cfs_unwanted_sleep(cfs_deadline_t until);
 
 #endif

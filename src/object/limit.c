@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/bytes.h"
+#include "base/unwanted.h"
 #include "filter.h"
 
 #define BURST_S	  0.01
@@ -56,34 +57,42 @@ static uint64_t due_ns(const struct bucket *b, uint64_t place)
 	return b->at_ns + (uint64_t)(((double)place - b->paid) * 1e9 / (double)rate) + 1;
 }
 
-/* Until ns, or a change of the rate. */
-static void wait_until_ns(struct bucket *b, uint64_t ns)
+/* Until ns, a change of the rate, or the next check; -ECANCELED when the transfer is not wanted. */
+static int wait_until_ns(struct bucket *b, uint64_t ns)
 {
-	struct timespec ts = {.tv_sec = (time_t)(ns / 1000000000),
-			      .tv_nsec = (long)(ns % 1000000000)};
+	uint64_t next_ns = CFS_MIN(ns, to_ns(cfs_unwanted_next(UINT64_MAX)));
+	struct timespec ts = {.tv_sec = (time_t)(next_ns / 1000000000),
+			      .tv_nsec = (long)(next_ns % 1000000000)};
+	bool unwanted;
 
 	pthread_cond_timedwait(&b->changed, &b->lock, &ts);
+	pthread_mutex_unlock(&b->lock);
+	unwanted = cfs_unwanted();
+	pthread_mutex_lock(&b->lock);
 	settle(b);
+	return unwanted ? -ECANCELED : 0;
 }
 
-/* Waits until `place` bytes are paid for; -ETIMEDOUT at the deadline. */
+/* Waits until `place` bytes are paid for; -ETIMEDOUT at the deadline, or -ECANCELED. */
 static int wait_paid(struct bucket *b, uint64_t place, cfs_deadline_t deadline)
 {
 	uint64_t due, until_ns = to_ns(deadline);
+	int r = 0;
 
-	for (;;) {
+	while (r == 0) {
 		due = due_ns(b, place);
 		if (due <= b->at_ns)
 			return 0;
 		if (b->at_ns >= until_ns)
 			return -ETIMEDOUT;
-		wait_until_ns(b, CFS_MIN(due, until_ns));
+		r = wait_until_ns(b, CFS_MIN(due, until_ns));
 	}
+	return r;
 }
 
 /*
  * Waits until all earlier bytes are paid for; *ret_place is for finish(). -ETIMEDOUT, at the
- * deadline, when these would be paid for later.
+ * deadline, when these would be paid for later; -ECANCELED.
  */
 static int start(struct bucket *b, size_t bytes, cfs_deadline_t deadline, uint64_t *ret_place)
 {
@@ -99,7 +108,7 @@ static int start(struct bucket *b, size_t bytes, cfs_deadline_t deadline, uint64
 		if (b->at_ns >= until_ns)
 			r = -ETIMEDOUT;
 		else
-			wait_until_ns(b, until_ns);
+			r = wait_until_ns(b, until_ns);
 	}
 	if (r == 0) {
 		*ret_place = b->admitted;

@@ -43,7 +43,8 @@ struct attempt {
 	struct attempt *outer;
 	unsigned tries;
 	bool damage_logged;
-	bool late; /* counted in n_late */
+	bool unwanted; /* it has failed, and does not matter */
+	bool late;     /* counted in n_late */
 };
 
 static _Thread_local struct attempt *current;
@@ -141,7 +142,7 @@ static void settle(struct attempt *a, bool answered)
 		cfs_info("object store: calls succeed again: op=%s key=%s", a->verb, a->key);
 }
 
-static void end(struct attempt *a, bool answered)
+static void leave(struct attempt *a, bool answered)
 {
 	settle(a, answered);
 	current = a->outer;
@@ -154,21 +155,33 @@ static bool is_answer(ssize_t r)
 	return r >= 0 || r == -ENOENT || r == -EEXIST || r == -CFS_OBJECT_EPART;
 }
 
-/*
- * Sleeps for Retry-After plus jitter. False, without sleeping: that is beyond the deadline. The caller
- * then retries after its usual pauses, because servers often request longer ones than they need.
- */
-static bool pause_as_asked(uint32_t after_ms, cfs_deadline_t deadline)
+/* Returns the result of the call. */
+static ssize_t end(struct attempt *a, ssize_t r)
 {
-	uint64_t pause_ms = after_ms + cfs_random_u64() % (after_ms / 8 + 50);
-	struct timespec ts = {.tv_sec = (time_t)(pause_ms / 1000),
-			      .tv_nsec = (long)(pause_ms % 1000) * 1000000};
+	leave(a, is_answer(r));
+	return a->unwanted ? -ECANCELED : r;
+}
 
-	if (cfs_deadline_left_ms(deadline) <= pause_ms)
-		return false;
-	while (nanosleep(&ts, &ts) < 0 && errno == EINTR)
-		;
-	return true;
+/*
+ * The pause before the next try: Retry-After plus jitter, unless that is beyond the deadline. Servers
+ * often request longer ones than they need.
+ */
+static uint64_t pause_ms(const struct attempt *a, uint32_t after_ms)
+{
+	uint64_t ms = after_ms + cfs_random_u64() % (after_ms / 8 + 50);
+
+	if (after_ms && ms < cfs_deadline_left_ms(a->deadline))
+		return ms;
+	return cfs_backoff_ms(a->tries - 1, PAUSE_MIN_MS, PAUSE_MAX_MS);
+}
+
+/* False: the deadline has passed, or the call is not wanted. */
+static bool pause_before_retry(const struct attempt *a, uint32_t after_ms)
+{
+	cfs_deadline_t until = cfs_deadline_in(pause_ms(a, after_ms));
+
+	return cfs_unwanted_sleep(cfs_deadline_min(until, a->deadline)) &&
+	       !cfs_deadline_passed(a->deadline);
 }
 
 /* Whether the caller shall repeat the call, after a pause. resume: the call can be repeated. */
@@ -189,8 +202,7 @@ static bool should_retry(struct cfs_object_store *o, struct attempt *a, int err,
 		left = cfs_deadline_left_ms(a->deadline);
 		if (now - a->failed_ms + (f.after_ms < left ? f.after_ms : 0) >= LATE_MS && left)
 			note_late(a, err, f.text);
-		if ((f.after_ms && pause_as_asked(f.after_ms, a->deadline)) ||
-		    cfs_backoff(a->tries - 1, PAUSE_MIN_MS, PAUSE_MAX_MS, a->deadline)) {
+		if (pause_before_retry(a, f.after_ms)) {
 			warn = f.damaged && !a->damage_logged;
 			a->damage_logged |= warn;
 			cfs_log(warn ? CFS_LOG_WARN : CFS_LOG_DEBUG,
@@ -202,8 +214,9 @@ static bool should_retry(struct cfs_object_store *o, struct attempt *a, int err,
 			return true;
 		}
 	}
+	a->unwanted = err == -ECANCELED || cfs_unwanted();
 	memcpy(cause, f.text, sizeof(cause));
-	if (!quiet)
+	if (!quiet && !a->unwanted)
 		cfs_err("object store: gave up: op=%s key=%s tries=%u error=%s cause=%s", a->verb,
 			a->key, a->tries, cfs_errname(err), f.text);
 	return false;
@@ -219,8 +232,7 @@ static ssize_t retry_get(struct cfs_object_store *o, const char *key, uint64_t o
 	do {
 		n = inner(o)->ops->get(inner(o), key, off, dst, n_dst, deadline);
 	} while (n < 0 && should_retry(o, &a, (int)n, true));
-	end(&a, is_answer(n));
-	return n;
+	return end(&a, n);
 }
 
 static int retry_put(struct cfs_object_store *o, const char *key, const struct iovec *src,
@@ -233,8 +245,7 @@ static int retry_put(struct cfs_object_store *o, const char *key, const struct i
 	do {
 		r = inner(o)->ops->put(inner(o), key, src, n_src, tier, deadline);
 	} while (r < 0 && should_retry(o, &a, r, true));
-	end(&a, is_answer(r));
-	return r;
+	return (int)end(&a, r);
 }
 
 static int retry_del(struct cfs_object_store *o, const char *key, cfs_deadline_t deadline)
@@ -246,8 +257,7 @@ static int retry_del(struct cfs_object_store *o, const char *key, cfs_deadline_t
 	do {
 		r = inner(o)->ops->del(inner(o), key, deadline);
 	} while (r < 0 && should_retry(o, &a, r, true));
-	end(&a, is_answer(r));
-	return r;
+	return (int)end(&a, r);
 }
 
 static int retry_del_many(struct cfs_object_store *o, const char *const *keys, size_t n,
@@ -260,8 +270,7 @@ static int retry_del_many(struct cfs_object_store *o, const char *const *keys, s
 	do {
 		r = inner(o)->ops->del_many(inner(o), keys, n, deadline);
 	} while (r < 0 && should_retry(o, &a, r, true));
-	end(&a, is_answer(r));
-	return r;
+	return (int)end(&a, r);
 }
 
 static int retry_head(struct cfs_object_store *o, const char *key, struct cfs_object_info *ret,
@@ -274,8 +283,7 @@ static int retry_head(struct cfs_object_store *o, const char *key, struct cfs_ob
 	do {
 		r = inner(o)->ops->head(inner(o), key, ret, deadline);
 	} while (r < 0 && should_retry(o, &a, r, true));
-	end(&a, is_answer(r));
-	return r;
+	return (int)end(&a, r);
 }
 
 static int retry_create(struct cfs_object_store *o, cfs_deadline_t deadline)
@@ -287,8 +295,7 @@ static int retry_create(struct cfs_object_store *o, cfs_deadline_t deadline)
 	do {
 		r = inner(o)->ops->create(inner(o), deadline);
 	} while (r < 0 && should_retry(o, &a, r, true));
-	end(&a, is_answer(r));
-	return r;
+	return (int)end(&a, r);
 }
 
 struct listing {
@@ -340,8 +347,10 @@ static int retry_list(struct cfs_object_store *o, const char *prefix, const char
 		r = inner(o)->ops->list(inner(o), prefix, l.last ? l.last : after, deliver, &l,
 					deadline);
 	} while (r < 0 && !l.stopped && should_retry(o, &a, r, !l.disorder));
-	end(&a, l.stopped || is_answer(r));
 	free(l.last);
+	if (!l.stopped)
+		return (int)end(&a, r);
+	leave(&a, true);
 	return r;
 }
 

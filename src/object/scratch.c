@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "base/unwanted.h"
+
 /* Rounds sizes up, so that buffers can be reused for similar ones. */
 #define STEP ((size_t)64 << 10)
 
@@ -71,7 +73,7 @@ int cfs_scratch_get(struct cfs_scratch *s, size_t size, cfs_deadline_t deadline,
 	size = (size + STEP - 1) / STEP * STEP;
 	pthread_mutex_lock(&s->lock);
 	while (s->used && s->used + size > CFS_SCRATCH_MAX && r == 0)
-		r = cfs_cond_wait(&s->changed, &s->lock, deadline);
+		r = cfs_unwanted_cond_wait(&s->changed, &s->lock, deadline);
 	if (r == 0) {
 		buf = take_kept(s, size);
 		s->used += buf ? buf->size : size;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/unwanted.h"
 #include "base/workers.h"
 
 #define RECEIVE_BUFFER (512L << 10)
@@ -102,7 +103,13 @@ static struct cfs_http_connection *new_connection(struct cfs_http *h)
 	return c;
 }
 
-int cfs_http_take_connection(struct cfs_http *h, cfs_deadline_t deadline,
+static int wait_for_connection(struct cfs_http *h, const struct cfs_http_request *req)
+{
+	return req->shared ? cfs_cond_wait(&h->returned, &h->lock, req->deadline)
+			   : cfs_unwanted_cond_wait(&h->returned, &h->lock, req->deadline);
+}
+
+int cfs_http_take_connection(struct cfs_http *h, const struct cfs_http_request *req,
 			     struct cfs_http_connection **ret)
 {
 	struct cfs_http_connection *c;
@@ -110,7 +117,7 @@ int cfs_http_take_connection(struct cfs_http *h, cfs_deadline_t deadline,
 
 	pthread_mutex_lock(&h->lock);
 	while (!h->idle && h->n == h->conf.max_connections && r == 0)
-		r = cfs_cond_wait(&h->returned, &h->lock, deadline);
+		r = wait_for_connection(h, req);
 	c = h->idle;
 	if (c) {
 		h->idle = c->next;

@@ -262,7 +262,7 @@ int cfs_http_run(struct cfs_http *h, const struct cfs_http_request *req,
 	r = make_headers(req, &headers);
 	if (r < 0)
 		return cfs_http_fail(false, r, "out of memory");
-	r = cfs_http_take_connection(h, req->deadline, &c);
+	r = cfs_http_take_connection(h, req, &c);
 	if (r == 0) {
 		c->req = req;
 		c->resp = ret;
@@ -276,7 +276,7 @@ int cfs_http_run(struct cfs_http *h, const struct cfs_http_request *req,
 		r = exchange(h, c);
 		cfs_http_return_connection(h, c);
 	} else {
-		cfs_http_fail(true, r, "no connection was free in time");
+		cfs_http_fail(r != -ECANCELED, r, "no connection was free in time");
 	}
 	curl_slist_free_all(headers);
 	return r;

@@ -36,8 +36,11 @@ struct cfs_http {
 	unsigned n; /* idle or not */
 };
 
-/* Waits for a connection; -ETIMEDOUT at the deadline. Each one that is taken is returned. */
-int cfs_http_take_connection(struct cfs_http *h, cfs_deadline_t deadline,
+/*
+ * Waits for a connection; -ETIMEDOUT at the deadline of req, -ECANCELED when it is not wanted. Each one
+ * that is taken is returned.
+ */
+int cfs_http_take_connection(struct cfs_http *h, const struct cfs_http_request *req,
 			     struct cfs_http_connection **ret);
 void cfs_http_return_connection(struct cfs_http *h, struct cfs_http_connection *c);
 /* Closes connections without a request. */

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/unwanted.h"
 #include "s3.h"
 
 #define ANONYMOUS	 "anonymous"
@@ -240,7 +241,7 @@ int cfs_s3_credentials_get(struct cfs_s3_credentials *c, cfs_deadline_t deadline
 	if (wants_search(c))
 		refresh(c, deadline);
 	while (!is_usable(c) && c->searching && r == 0)
-		r = cfs_cond_wait(&c->searched, &c->lock, deadline);
+		r = cfs_unwanted_cond_wait(&c->searched, &c->lock, deadline);
 	/*
 	 * Keys of the setting are used even if they have expired, because the server's error is
 	 * clearer than one of ours.

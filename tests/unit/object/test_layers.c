@@ -17,6 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/unwanted.h"
 #include "object/object-internal.h"
 #include "unit/wait.h"
 
@@ -231,6 +232,45 @@ static void test_the_servers_pause_is_kept(void **state)
 	assert_in_range(cfs_now_ms() - start, 600, LONG_MS / 4);
 }
 
+/* Wanted when it is asked for the first time. */
+static bool soon_unwanted(void *arg)
+{
+	int *n = arg;
+
+	return (*n)++ > 0;
+}
+
+static ssize_t get_unwanted(const char *key, char *buf, size_t size)
+{
+	int n = 0;
+	ssize_t r;
+
+	cfs_unwanted_set(soon_unwanted, &n);
+	r = get(key, buf, size, soon());
+	cfs_unwanted_set(NULL, NULL);
+	return r;
+}
+
+/* Neither the server's pauses nor its own are slept through. */
+static void test_unwanted_calls_do_not_pause(void **state)
+{
+	uint64_t start = cfs_now_ms();
+	char buf[4];
+	int i;
+
+	fake->failures = -1;
+	fake->failure.after_ms = LONG_MS / 2;
+	assert_int_equal(get_unwanted("k", buf, sizeof(buf)), -ECANCELED);
+	assert_int_equal(fake->calls, 1);
+	fake->failure.after_ms = 0;
+	for (i = 0; i < 10; i++)
+		assert_int_equal(get_unwanted("k", buf, sizeof(buf)), -ECANCELED);
+	assert_true(cfs_now_ms() - start < LONG_MS / 4);
+	/* An answer is one. */
+	fake->failures = 0;
+	assert_int_equal(get_unwanted("missing", buf, sizeof(buf)), -ENOENT);
+}
+
 struct seen {
 	char keys[64][32];
 	size_t n, stop_at;
@@ -443,6 +483,24 @@ static void test_limit_and_deadline(void **state)
 	free(data);
 }
 
+static void test_unwanted_calls_do_not_wait_for_the_limit(void **state)
+{
+	struct iovec iov = {calloc(1, 100000), 100000};
+	uint64_t start = cfs_now_ms();
+	char *buf = malloc(100000);
+
+	open_limited(0, 1000);
+	assert_int_equal(store->ops->put(store, "k", &iov, 1, 0, soon()), 0);
+	/* Its bytes are there, and are paid for by the next one. */
+	assert_int_equal(get_unwanted("k", buf, 10000), 10000);
+	assert_int_equal(get_unwanted("k", buf, 10000), -ECANCELED);
+	assert_int_equal(get_unwanted("k", buf, 100000), -ECANCELED);
+	assert_true(cfs_now_ms() - start < LONG_MS / 4);
+	cfs_object_close(store);
+	free(buf);
+	free(iov.iov_base);
+}
+
 /* ---- shards ---- */
 
 static int set_up_shards(void **state)
@@ -594,6 +652,7 @@ int main(void)
 		RETRY(test_answers_are_no_failures),
 		RETRY(test_retries_end_at_the_deadline),
 		RETRY(test_the_servers_pause_is_kept),
+		RETRY(test_unwanted_calls_do_not_pause),
 		RETRY(test_a_listing_goes_on_where_it_broke),
 		RETRY(test_a_listing_that_stays_broken_is_an_error),
 		RETRY(test_a_listing_in_disorder_is_not_resumed),
@@ -602,6 +661,7 @@ int main(void)
 		cmocka_unit_test(test_limits_hold),
 		cmocka_unit_test(test_changed_limits_hold),
 		cmocka_unit_test(test_limit_and_deadline),
+		cmocka_unit_test(test_unwanted_calls_do_not_wait_for_the_limit),
 		cmocka_unit_test_setup_teardown(test_shard_of_a_key, set_up_shards, tear_down),
 		cmocka_unit_test_setup_teardown(test_shards_are_one_listing, set_up_shards,
 						tear_down),

@@ -3,7 +3,9 @@
  * When these fail requests are refused by the server, or go to another bucket or as somebody else.
  */
 #include <errno.h>
+#include <netinet/in.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +21,8 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/unwanted.h"
+#include "object/http/http.h"
 #include "object/s3/s3.h"
 #include "unit/wait.h"
 
@@ -468,6 +473,73 @@ static void test_changed_keys(void **state)
 	cfs_s3_credentials_close(c);
 }
 
+/* ---- the HTTP client ---- */
+
+/* The only connection is used by a request to a server that does not answer. */
+struct occupied {
+	struct cfs_http *http;
+	struct cfs_http_request req;
+	struct cfs_http_response resp;
+	sem_t begun;
+	_Atomic bool unwanted;
+	int r;
+};
+
+static bool note_and_ask(void *arg)
+{
+	struct occupied *o = arg;
+
+	sem_post(&o->begun);
+	return o->unwanted;
+}
+
+static void *occupy(void *arg)
+{
+	struct occupied *o = arg;
+
+	cfs_unwanted_set(note_and_ask, o);
+	o->r = cfs_http_run(o->http, &o->req, &o->resp);
+	return NULL;
+}
+
+static bool always(void *arg)
+{
+	return true;
+}
+
+static void test_unwanted_requests_do_not_wait_for_a_connection(void **state)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct cfs_http_conf conf = {
+		.max_connections = 1, .silence_ms = 2 * LONG_MS, .direct = true};
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	socklen_t len = sizeof(at);
+	struct occupied o = {0};
+	uint64_t start = cfs_now_ms();
+	char url[64], err[CFS_OBJECT_ERRLEN];
+	pthread_t thread;
+
+	assert_int_equal(bind(fd, (struct sockaddr *)&at, len), 0);
+	assert_int_equal(listen(fd, 1), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+	snprintf(url, sizeof(url), "http://127.0.0.1:%u/", ntohs(at.sin_port));
+	o.req = (struct cfs_http_request){.method = "GET", .url = url, .deadline = soon()};
+	assert_int_equal(cfs_http_open(&conf, &o.http, err), 0);
+	sem_init(&o.begun, 0, 0);
+	assert_int_equal(pthread_create(&thread, NULL, occupy, &o), 0);
+	wait_post(&o.begun);
+	cfs_unwanted_set(always, NULL);
+	assert_int_equal(cfs_http_run(o.http, &o.req, &(struct cfs_http_response){0}), -ECANCELED);
+	cfs_unwanted_set(NULL, NULL);
+	o.unwanted = true;
+	pthread_join(thread, NULL);
+	assert_int_equal(o.r, -ECANCELED);
+	assert_true(cfs_now_ms() - start < LONG_MS / 4);
+	cfs_http_close(o.http);
+	sem_destroy(&o.begun);
+	close(fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -481,6 +553,7 @@ int main(void)
 		cmocka_unit_test(test_order_of_credentials),
 		cmocka_unit_test(test_refused_credentials_are_looked_for_again),
 		cmocka_unit_test(test_changed_keys),
+		cmocka_unit_test(test_unwanted_requests_do_not_wait_for_a_connection),
 	};
 	char path[128];
 	int r;

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/unwanted.h"
 #include "base/workers.h"
 #include "meta/api/clock.h"
 #include "meta/api/core.h"
@@ -194,6 +195,11 @@ static size_t take(struct cfs_jobs *j, struct deletion v[BATCH])
 	return n;
 }
 
+static bool is_cut_short(void *arg)
+{
+	return cfs_jobs_cut_short(arg);
+}
+
 static void run_task(struct cfs_job *job)
 {
 	struct cfs_meta *m = ((struct task *)job)->m;
@@ -203,6 +209,7 @@ static void run_task(struct cfs_job *job)
 	int rc = 0;
 
 	free(job);
+	cfs_unwanted_set(is_cut_short, m);
 	while (!cfs_jobs_cut_short(m) && (n = take(m->jobs, v)) > 0) {
 		for (i = files = 0; i < n; i++) {
 			if (v[i].kind == DELETE_FILE)
@@ -219,6 +226,7 @@ static void run_task(struct cfs_job *job)
 	/* By now the table has the files that the queue had no room for. */
 	if (!cfs_jobs_cut_short(m) && atomic_exchange(&m->jobs->overflowed, false))
 		delete_files(m, cfs_wall_s() + 1, cfs_deadline_in(BUDGET_MS));
+	cfs_unwanted_set(NULL, NULL);
 }
 
 static void wake(struct cfs_meta *m)
@@ -352,7 +360,7 @@ static void run_job(struct cfs_meta *m, const char *counter, int64_t interval_s,
 	rc = m->eng->ops->claim_job(m->eng, &ctx, counter, cfs_clock_s(m), interval_s);
 	if (rc == 1)
 		rc = job(m, cfs_deadline_in(BUDGET_MS));
-	if (rc < 0)
+	if (rc < 0 && rc != -ECANCELED)
 		cfs_warn("a background job failed, it runs again within the hour: job=%s error=%s",
 			 counter, cfs_errname(rc));
 }
@@ -364,6 +372,7 @@ static void tick(void *arg)
 	struct cfs_jobs *j = m->jobs;
 	int64_t interval_s = j->ticks ? HOURLY_S : CFS_MAX(cfs_clock_s(m) - j->started_s, 1);
 
+	cfs_unwanted_set(is_cut_short, m);
 	if (j->ticks % TICKS_OF_JOBS == 0) {
 		run_job(m, "lastCleanupFiles", interval_s, clean_files);
 		run_job(m, "nextCleanupSlices", interval_s, cfs_jobs_clean_slices);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/wouldblock.h"
 #include "data-internal.h"
 
 #define RECORDS_MAX 1000
@@ -155,6 +156,13 @@ static int write_block(struct cfs_data *d, const struct cfs_view *v, uint32_t po
 	return r;
 }
 
+static bool is_draining(void *arg)
+{
+	const struct cfs_data *d = arg;
+
+	return atomic_load(&d->draining);
+}
+
 static int write_merged(struct cfs_data *d, const struct cfs_view *v,
 			const struct cfs_slice *merged, uint8_t tier, cfs_deadline_t deadline)
 {
@@ -167,9 +175,11 @@ static int write_merged(struct cfs_data *d, const struct cfs_view *v,
 			return -EAGAIN;
 		b.index = off / block;
 		b.len = CFS_MIN(block, merged->size - off);
+		cfs_abandoned_hook(is_draining, d);
 		r = write_block(d, v, merged->pos + off, &b, deadline);
+		cfs_abandoned_hook(NULL, NULL);
 	}
-	return r;
+	return r < 0 && atomic_load(&d->draining) ? -EAGAIN : r;
 }
 
 static int skip_good(const struct cfs_slice *recs, size_t n, size_t *ret_skipped,

@@ -279,6 +279,8 @@ void killable_stop(struct cfs_fuse *f);
 struct killable *killable_begin(struct cfs_fuse *f, const struct cfs_request *rq);
 /* r may be NULL. ino: the inode that the request may have changed; 0: none. */
 void killable_end(struct cfs_fuse *f, struct killable *r, uint64_t ino);
+/* Between the two: the caller was killed, and has its answer. r may be NULL. */
+bool killable_was_answered(const struct killable *r);
 /*
  * Whether the thread `pid`, whose request began age_ms ago, is being killed. False where /proc does
  * not tell.

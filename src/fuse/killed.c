@@ -180,6 +180,11 @@ void killable_end(struct cfs_fuse *f, struct killable *r, uint64_t ino)
 	atomic_store(&r->state, KILLABLE_FREE);
 }
 
+bool killable_was_answered(const struct killable *r)
+{
+	return r && atomic_load(&r->state) == KILLABLE_ANSWERED;
+}
+
 /* Fields of proc(5), stat. */
 enum { STAT_FLAGS = 9, STAT_START = 22, STAT_PENDING = 31, STAT_EXIT = 52, STAT_COUNT };
 

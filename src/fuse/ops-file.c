@@ -72,6 +72,24 @@ static bool take_read_slot(void *arg)
 	return slot->mine;
 }
 
+/* The program was killed, or the file system is unmounted. */
+static bool is_abandoned(void *arg)
+{
+	const struct call *c = arg;
+
+	return killable_was_answered(c->killable) || cfs_fuse_has_ended(c->fuse->device.fd);
+}
+
+static int read_file(struct call *c, uint64_t fh, uint64_t off, uint32_t size, struct cfs_segs *ret)
+{
+	int r;
+
+	cfs_abandoned_hook(is_abandoned, c);
+	r = cfs_vfs_read(c->vfs, &c->ctx, fh, off, size, ret);
+	cfs_abandoned_hook(NULL, NULL);
+	return r;
+}
+
 static void apply_read(struct blocking *ch)
 {
 	struct call *c = &ch->call;
@@ -80,7 +98,7 @@ static void apply_read(struct blocking *ch)
 
 	cfs_segs_init(&segs);
 	cfs_set_repeated(true);
-	r = cfs_vfs_read(c->vfs, &c->ctx, ch->fh, ch->off, ch->want, &segs);
+	r = read_file(c, ch->fh, ch->off, ch->want, &segs);
 	cfs_set_repeated(false);
 	reply_segs(c, r, &segs);
 }
@@ -100,7 +118,7 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 	cfs_segs_init(&segs);
 	slot.fuse = c.fuse;
 	cfs_would_block_hook(take_read_slot, &slot);
-	r = cfs_vfs_read(c.vfs, &c.ctx, fi->fh, (uint64_t)off, (uint32_t)size, &segs);
+	r = read_file(&c, fi->fh, (uint64_t)off, (uint32_t)size, &segs);
 	cfs_would_block_hook(NULL, NULL);
 	if (r == -EBUSY && slot.refused) {
 		blocking_queue(&(struct blocking){

@@ -33,7 +33,8 @@ struct flight {
 	TAILQ_ENTRY(flight) link;    /* a prefetch that is in store->prefetches */
 	struct cfs_workers *workers; /* under prefetch_lock: where it is queued; NULL: it runs */
 	/*
-	 * Wanted only as long as a reader waits: a hedge, or a prefetch that its owner cancelled.
+	 * Wanted only as long as a reader waits: a hedge, a prefetch that its owner cancelled, or the
+	 * read of a caller that was killed.
 	 */
 	_Atomic bool cancelled;
 	struct hedge *hedge; /* while READ_HEDGED; its worker's only */

@@ -452,10 +452,16 @@ static int wait_flight(struct flight *f, const struct cfs_miss *m, struct awaite
 			r = -ECANCELED;
 			break;
 		}
+		if (cfs_is_abandoned()) {
+			atomic_store(&f->cancelled, true);
+			r = -ECANCELED;
+			break;
+		}
+		next = cfs_abandoned_next(until);
 		if (m->settled)
-			next = cfs_deadline_min(until, cfs_deadline_in(SETTLED_MS));
+			next = cfs_deadline_min(next, cfs_deadline_in(SETTLED_MS));
 		else if (s->n_tiers > 0)
-			next = cfs_deadline_min(until, cfs_deadline_in(s->local_timeout_ms / 4));
+			next = cfs_deadline_min(next, cfs_deadline_in(s->local_timeout_ms / 4));
 		r = cfs_cond_wait(&f->changed, &f->shard->lock, next);
 		if (r == 0 || f->done)
 			continue;

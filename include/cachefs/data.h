@@ -41,6 +41,12 @@ struct cfs_data_conf {
 
 int cfs_data_create(const struct cfs_data_conf *conf, struct cfs_data **ret);
 /*
+ * Commits all bytes that were written before the call, of many files at a time, also of files that no
+ * handle has open. 0 or the first error; -EIO at the deadline: the bytes stay, and are tried on. Each
+ * handle still reports its own error to its next fsync.
+ */
+int cfs_data_store(struct cfs_data *d, cfs_deadline_t deadline);
+/*
  * Commits the unflushed data of every file and ends compaction for good. Call it before
  * cfs_meta_stop(), whose hooks need the data layer alive. 0 or the first error.
  */

@@ -87,6 +87,11 @@ void cfs_fuse_stop(struct cfs_fuse *f);
  * answered, except waits for file locks, which the kernel resends to the successor.
  */
 void cfs_fuse_hand_over(struct cfs_fuse *f);
+/*
+ * After the loop has returned for that: there is no successor, and cfs_fuse_loop() may be called
+ * again. The kernel then sends again what was left unanswered.
+ */
+void cfs_fuse_take_back(struct cfs_fuse *f);
 /* The FUSE connection, for the successor process; borrowed. */
 int cfs_fuse_device(const struct cfs_fuse *f);
 /* Whether the kernel can resend the requests that a dead process left unanswered. */

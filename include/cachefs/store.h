@@ -189,6 +189,8 @@ int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline);
  * collects the failures up to this moment. -EIO: not before the deadline.
  */
 int cfs_store_hand_over(struct cfs_store *s, cfs_deadline_t deadline);
+/* There is no successor: this process goes on with it. */
+void cfs_store_take_back(struct cfs_store *s);
 /* The same for blocks stored before a moment: does nothing when a sync has begun since. */
 uint64_t cfs_store_moment(struct cfs_store *s);
 int cfs_store_sync_since(struct cfs_store *s, uint64_t moment, cfs_deadline_t deadline);

@@ -103,11 +103,6 @@ struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v);
 /* Closes all handles and commits their writes. 0 or the first error. Only destroy may follow. */
 int cfs_vfs_flush(struct cfs_vfs *v);
 /*
- * Commits all unstored writes; 0 or the first error. Each handle still reports its own error to its
- * next fsync.
- */
-int cfs_vfs_store(struct cfs_vfs *v);
-/*
  * Restores the handles of the previous process from conf->handoff, under the same numbers. Call it
  * after cfs_meta_start() and before the first request. Handles whose inode is gone are not
  * restored. *ret is all zeros at first. After an error of the metadata, another call with the same

@@ -153,6 +153,16 @@ static bool has_unqueued(const struct cfs_file *f)
 	return s && (!f->closing || s->seq > f->closing->last);
 }
 
+bool cfs_closing_has_all(struct cfs_file *f)
+{
+	bool all;
+
+	pthread_mutex_lock(&f->lock);
+	all = f->closing && !has_unqueued(f);
+	pthread_mutex_unlock(&f->lock);
+	return all;
+}
+
 /* Called with the file's lock; drops it while waiting. */
 static int await_own_turn(struct cfs_file *f, cfs_deadline_t deadline)
 {

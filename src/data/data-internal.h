@@ -393,6 +393,8 @@ int cfs_closing_init(struct cfs_closing_queue *q);
 void cfs_closing_fini(struct cfs_closing_queue *q);
 /* Ends the turns of files that are committed, and begins the next. Called without locks. */
 void cfs_closing_advance(struct cfs_data *d);
+/* Whether all slices of the file wait for its turn. Called without locks. */
+bool cfs_closing_has_all(struct cfs_file *f);
 /* Called with the file's lock: somebody waits for its slices, which need no turn any more. */
 void cfs_closing_release(struct cfs_file *f);
 

@@ -380,6 +380,65 @@ static void freeze_all(struct cfs_data *d)
 	pthread_mutex_unlock(&d->lock);
 }
 
+struct dirty {
+	struct cfs_file *f; /* with a reference */
+	uint32_t seen;	    /* of its errors */
+};
+
+/* The files with slices left; *ret is malloc'ed. */
+static int list_dirty_files(struct cfs_data *d, struct dirty **ret, size_t *ret_n)
+{
+	struct dirty *all = NULL;
+	size_t max = 0, n = 0, i;
+	struct cfs_file *f;
+
+	pthread_mutex_lock(&d->lock);
+	TAILQ_FOREACH(f, &d->dirty, in_dirty)
+	max++;
+	if (max)
+		all = malloc(max * sizeof(*all));
+	if (all) {
+		TAILQ_FOREACH(f, &d->dirty, in_dirty)
+		{
+			if (ref_alive(f))
+				all[n++].f = f;
+		}
+	}
+	pthread_mutex_unlock(&d->lock);
+	if (max && !all)
+		return -ENOMEM;
+	for (i = 0; i < n; i++)
+		all[i].seen = cfs_file_error_mark(all[i].f);
+	*ret = all;
+	*ret_n = n;
+	return 0;
+}
+
+int cfs_data_store(struct cfs_data *d, cfs_deadline_t deadline)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(0);
+	struct dirty *all;
+	size_t n, i;
+	int r, rf;
+
+	ctx.deadline = deadline;
+	r = list_dirty_files(d, &all, &n);
+	if (r < 0)
+		return r;
+	freeze_all(d);
+	for (i = 0; i < n; i++) {
+		/* A closed file is not committed before those that were closed before it. */
+		rf = cfs_closing_has_all(all[i].f) ? 0
+						   : cfs_file_flush(all[i].f, &ctx, all[i].seen);
+		if (r == 0)
+			r = rf;
+		cfs_file_unref(all[i].f);
+	}
+	free(all);
+	rf = cfs_data_await_closed(d, deadline);
+	return r ? r : rf;
+}
+
 int cfs_data_drain(struct cfs_data *d)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(DRAIN_PATIENCE * d->conf.io_timeout_ms);

@@ -54,6 +54,7 @@ struct cfs_fuse {
 	sigset_t old_mask;
 	_Atomic int signo;
 	_Atomic bool looping, stopping, handing_over;
+	bool resumes; /* the kernel has requests that a loop has left unanswered */
 
 	struct loop {
 		pthread_mutex_t lock;	/* protects the fields below; a leaf */
@@ -252,6 +253,8 @@ void loop_fini(struct cfs_fuse *f);
 /* Serves until loop_end() or the end of the connection. Finishes requests under way. 0 or
  * negative. */
 int loop_run(struct cfs_fuse *f);
+/* Between two of its runs. */
+void loop_reset(struct cfs_fuse *f);
 /* Ends the loop, which then returns the error; may be called from any thread. */
 void loop_end(struct cfs_fuse *f, int error);
 /*

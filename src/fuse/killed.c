@@ -329,9 +329,11 @@ int killable_start(struct cfs_fuse *f)
 
 	if (!proc_is_ours())
 		return -ENOTSUP;
-	f->killed.request = calloc(KILLABLE_MAX, sizeof(*f->killed.request));
+	if (!f->killed.request)
+		f->killed.request = calloc(KILLABLE_MAX, sizeof(*f->killed.request));
 	if (!f->killed.request)
 		return -ENOMEM;
+	atomic_store(&f->killed.stopping, false);
 	r = cfs_thread_start("killed", run_looker, f, &f->killed.looker);
 	f->killed.started = r == 0;
 	return r;

@@ -67,6 +67,15 @@ void loop_fini(struct cfs_fuse *f)
 	free(f->loop.reader);
 }
 
+void loop_reset(struct cfs_fuse *f)
+{
+	pthread_mutex_lock(&f->loop.lock);
+	f->loop.n = f->loop.idle = 0;
+	f->loop.error = 0;
+	atomic_store(&f->loop.ended, false);
+	pthread_mutex_unlock(&f->loop.lock);
+}
+
 void loop_end(struct cfs_fuse *f, int error)
 {
 	pthread_mutex_lock(&f->loop.lock);

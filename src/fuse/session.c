@@ -115,6 +115,7 @@ static int fill(struct cfs_fuse *f, const struct cfs_fuse_conf *conf)
 	f->conf = *conf;
 	f->vfs = conf->vfs;
 	f->signal_fd = f->event_fd = -1;
+	f->resumes = conf->device >= 0;
 	if (!f->conf.max_io)
 		f->conf.max_io = DEFAULT_MAX_IO;
 	if (!f->conf.max_threads)
@@ -502,7 +503,7 @@ int cfs_fuse_loop(struct cfs_fuse *f)
 	atomic_store(&f->looping, true);
 	r = cfs_thread_start("fuse-control", run_control, f, &control);
 	if (r == 0) {
-		if (f->conf.device >= 0)
+		if (f->resumes)
 			channel_resend(f->channel);
 		r = killable_start(f);
 		if (r < 0)
@@ -529,6 +530,14 @@ void cfs_fuse_hand_over(struct cfs_fuse *f)
 {
 	atomic_store(&f->handing_over, true);
 	cfs_fuse_stop(f);
+}
+
+void cfs_fuse_take_back(struct cfs_fuse *f)
+{
+	loop_reset(f);
+	f->resumes = true;
+	atomic_store(&f->handing_over, false);
+	atomic_store(&f->stopping, false);
 }
 
 int cfs_fuse_device(const struct cfs_fuse *f)

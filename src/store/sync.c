@@ -287,6 +287,11 @@ int cfs_store_hand_over(struct cfs_store *s, cfs_deadline_t deadline)
 	return r;
 }
 
+void cfs_store_take_back(struct cfs_store *s)
+{
+	atomic_store(&s->sync.slices->handed_over, 0);
+}
+
 /* Continues with the ranges of the previous process. */
 static void go_on(struct cfs_unsynced *u, bool reported)
 {

@@ -45,8 +45,6 @@ struct vnode {
 struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino); /* NULL: no memory */
 /* NULL when it is not open. */
 struct vnode *vnode_find(struct cfs_vfs *v, cfs_ino_t ino);
-/* The vnode of an open file, whose last close may be under way. NULL: it is closed. */
-struct vnode *vnode_of_handle(struct cfs_vfs *v, uint64_t fh);
 /* One more reference for a caller that has one. */
 struct vnode *vnode_ref(struct vnode *n);
 void vnode_put(struct vnode *n);

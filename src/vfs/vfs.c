@@ -134,33 +134,6 @@ int cfs_vfs_flush(struct cfs_vfs *v)
 	return v->flush_err;
 }
 
-int cfs_vfs_store(struct cfs_vfs *v)
-{
-	enum handle_kind kind;
-	struct cfs_file *file;
-	struct cfs_ctx ctx;
-	struct vnode *n;
-	uint32_t pos = 0;
-	int first = 0, r;
-	uint64_t fh;
-
-	while ((fh = handle_next(&v->handles, &pos, &kind)) != 0) {
-		n = kind == HANDLE_FILE ? vnode_of_handle(v, fh) : NULL;
-		if (!n)
-			continue;
-		file = vnode_file(n);
-		ctx = internal_ctx(v);
-		r = cfs_file_dirty(file) ? cfs_file_flush(file, &ctx, cfs_file_error_mark(file))
-					 : 0;
-		if (r < 0 && first == 0)
-			first = r;
-		vnode_put(n);
-	}
-	ctx = internal_ctx(v);
-	r = cfs_data_await_closed(v->conf.data, ctx.deadline);
-	return first ? first : r;
-}
-
 void cfs_vfs_destroy(struct cfs_vfs *v)
 {
 	if (!v)

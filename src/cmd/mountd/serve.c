@@ -184,14 +184,20 @@ static int start_watching(struct serve *s, char err[256])
 
 /*
  * Another process takes the mount over. Stores the data that a crash would lose, and exits without
- * closing anything: requests wait meanwhile.
+ * closing anything: requests wait meanwhile. Returns when data cannot be stored: the mount then
+ * stays with this process.
  */
-__attribute__((noreturn)) static void leave_mount(struct serve *s)
+static void leave_mount(struct serve *s)
 {
-	int r;
+	int r = cfs_data_store(s->data, cfs_deadline_in(s->o->io_timeout_ms));
 
-	if (cfs_vfs_store(s->vfs) < 0 || cfs_data_drain(s->data) < 0)
-		cfs_err("data could not be stored, fsync and close will say so: mount=%s", s->dir);
+	if (r == 0 && !worker_may_leave(s->worker))
+		r = -ENOTCONN;
+	if (r < 0) {
+		worker_stay(s->worker, r);
+		return;
+	}
+	cfs_data_drain(s->data);
 	peers_leave(s->peers);
 	r = cfs_meta_leave(s->meta);
 	if (r < 0)
@@ -205,6 +211,7 @@ __attribute__((noreturn)) static void leave_mount(struct serve *s)
 static int serve(struct serve *s, struct cfs_fuse *fuse)
 {
 	char status[512];
+	bool leaves;
 	int sig, r;
 
 	atomic_store(&s->fuse, fuse);
@@ -216,10 +223,17 @@ static int serve(struct serve *s, struct cfs_fuse *fuse)
 		 (unsigned long long)cfs_meta_sid(s->meta));
 	snprintf(status, sizeof(status), "Volume %s is mounted at %s", s->setting->name, s->dir);
 	notify_start(s->health, status, &s->notify);
-	sig = cfs_fuse_loop(fuse);
-	worker_unwatch(s->worker);
-	if (atomic_load(&s->worker->leaving))
-		leave_mount(s);
+	do {
+		sig = cfs_fuse_loop(fuse);
+		leaves = atomic_load(&s->worker->leaving);
+		/* A signal, or the end of the mount, may have come while it was to be left. */
+		if (!leaves || sig) {
+			worker_unwatch(s->worker);
+			leaves = atomic_load(&s->worker->leaving);
+		}
+		if (leaves)
+			leave_mount(s);
+	} while (leaves && !sig && !atomic_load(&s->lost));
 	shutdown_begin(s->shutdown);
 	cfs_info("unmounting: volume=%s mount=%s signal=%d", s->setting->name, s->dir,
 		 sig > 0 ? sig : 0);
@@ -263,7 +277,7 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 	if (r == 0 && s.standby)
 		resume_end_standby(&s);
 	if (r == 0) {
-		r = worker_ready(w, s.store, s.vfs, fuse, err);
+		r = worker_ready(w, s.store, s.data, fuse, err);
 		if (r == 0)
 			sig = serve(&s, fuse);
 	}

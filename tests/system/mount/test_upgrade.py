@@ -5,10 +5,12 @@ that loses a lock, an open file, a peer or data that was confirmed."""
 
 import collections
 import contextlib
+import fcntl
 import os
 import pathlib
 import re
 import signal
+import sqlite3
 
 import pytest
 
@@ -17,6 +19,7 @@ from cachefs import SLOW, alive, missing, need_engine, tool, wait_until
 from s3volume import S3Volume
 from syscalls import data, read, write
 from test_stop import Manager
+from test_supervisor import door_of
 from test_takeover import HOLDER, WAITER, contend, kill_worker, upgrade
 from team import Team
 
@@ -190,6 +193,105 @@ def test_staged_blocks_stay(ws, s3, via, event):
     mnt.umount()
     elsewhere = volume.mount(env=s3.keys)
     assert read(elsewhere / "f") == content + b" and more"
+
+
+STAYS = "is not left to another process|cannot be stored|not stored in time|not handed over"
+
+
+# A process of its own has the files: one that starts a command closes copies of them, and waits.
+WRITES = """
+import os, sys
+for i in range(10):
+    os.write(os.open("%s/%d" % (sys.argv[1], i), os.O_CREAT | os.O_WRONLY), b"%d" % i * 1000)
+print("written", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.deadline(120)
+def test_not_while_the_bucket_is_silent(ws, s3, via):
+    """The bytes of many open files cannot be stored then. The process that has them must stay, with all of
+    them, however many there are."""
+    vol = S3Volume(ws, s3, url=via.url + "/bucket")
+    opts = "io-timeout=2,put-timeout=1"
+    mnt = vol.mount(opts, env=s3.keys, expect=STAYS)
+    fault = via.add("PUT", "chunks", delay=600)
+    writer = ws.python(WRITES, mnt.path, stdin=-1, stdout=-1, text=True)
+    assert writer.stdout.readline() == "written\n"
+    worker = mnt.pid()
+    r = ws.run("cachefs", "mount", vol.url, mnt.path, "-o", opts, timeout=100, env=s3.keys)
+    assert r.returncode == 32 and "the running mount goes on, as it cannot store all data" in r.stderr, r.stderr
+    assert mnt.pid() == worker
+    fault.times = 0
+    wait_until(lambda: mnt.stat("data_dirty_bytes") == 0, 60, "the bytes to be stored")
+    writer.communicate("\n", timeout=30 * SLOW)
+    upgrade_alike(mnt, s3.keys)
+    assert all(read(mnt / str(i)) == b"%d" % i * 1000 for i in range(10))
+
+
+# Connects, asks for the mount when there is a line on stdin, and prints the answer.
+ASKS = """
+import socket, struct, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.connect(sys.argv[1])
+print("connected", flush=True)
+sys.stdin.readline()
+s.send(struct.pack("=IIQ256s", 1, 6, 60000, sys.argv[2].encode()))
+print(s.recv(4096)[16:].rstrip(b"\\0").decode(), flush=True)
+"""
+
+
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize("then", ["the bucket is silent", "the supervisor is killed"])
+def test_process_that_has_stopped_and_cannot_leave(ws, s3, via, then):
+    """More was written while it stored its data, and the bucket is silent when that must be stored. Or
+    nobody is there to give the mount to another process. It serves again, and nothing is lost."""
+    vol = S3Volume(ws, s3, url=via.url + "/bucket")
+    mnt = vol.mount("io-timeout=4,put-timeout=1,attr-cache=0", env=s3.keys, expect=STAYS + "|supervisor is gone")
+    first, second = (open(mnt / name, "w+b", buffering=0) for name in "ab")
+    fcntl.flock(second, fcntl.LOCK_EX)
+    waiter = ws.python(WAITER, mnt / "b", stdout=-1, text=True)
+    assert waiter.stdout.readline() == "asking\n"
+    asker = ws.python(ASKS, door_of(mnt), vol.setting()["UUID"], stdin=-1, stdout=-1, text=True)
+    assert asker.stdout.readline() == "connected\n"
+    worker = mnt.pid()
+    locker = sqlite3.connect(vol.db, isolation_level=None)
+    ws.cleanups.append(locker.close)
+    locker.execute("BEGIN IMMEDIATE")
+    first.write(b"first")
+    asker.stdin.write("\n")
+    asker.stdin.flush()
+    wait_until(lambda: "another process asks for the mount" in mnt.log(), 20, "the request")
+    if "silent" in then:
+        second.write(b"second")
+        via.add("PUT", "chunks/.*_0_6$", delay=600)
+    else:
+        mnt.process.kill()
+        mnt.process.wait(20)
+    locker.execute("COMMIT")
+    answer = asker.stdout.readline()
+    wait_until(lambda: "serves again" in mnt.log(), 20, "the mount to stay")
+    assert os.stat(mnt / "b").st_size == second.tell()
+    assert alive(worker) and waiter.poll() is None
+    if "silent" in then:
+        assert "the running mount goes on" in answer and mnt.pid() == worker
+        second.write(b" and more")
+        via.clear()
+        wait_until(lambda: mnt.stat("data_dirty_bytes") == 0, 60, "the bytes to be stored")
+    else:
+        assert "goes on alone" in mnt.log()
+    fcntl.flock(second, fcntl.LOCK_UN)
+    assert waiter.communicate(timeout=30 * SLOW)[0] == "got\n"
+    content = os.pread(second.fileno(), 100, 0)
+    for f in (first, second):
+        with contextlib.suppress(OSError):  # a block that was late is told once
+            f.close()
+    ws.run("cachefs", "umount", mnt.path, check=True)
+    mnt.ended = True
+    wait_until(lambda: not alive(worker), 30, "its end")
+    elsewhere = vol.mount(env=s3.keys)
+    assert read(elsewhere / "a") == b"first"
+    assert read(elsewhere / "b") == content == (b"second and more" if "silent" in then else b"")
 
 
 @pytest.mark.deadline(240)

@@ -273,6 +273,76 @@ static void the_end_of_a_mount_waits_with_a_bound(void **state)
 	volume_free(v);
 }
 
+static unsigned puts_that_wait(struct volume *v)
+{
+	unsigned n;
+
+	pthread_mutex_lock(&v->object.lock);
+	n = v->object.waiting;
+	pthread_mutex_unlock(&v->object.lock);
+	return n;
+}
+
+static void *store_all(void *arg)
+{
+	struct volume *v = arg;
+
+	assert_int_equal(cfs_data_store(v->data, soon()), 0);
+	return NULL;
+}
+
+/* Without it: an upgrade stores one open file after the other, and has no time for all of them. */
+static void all_files_are_stored_at_a_time(void **state)
+{
+	struct volume *v =
+		volume_new((struct options){.flush_idle_ms = 3600000, .flush_age_ms = 3600000});
+	struct cfs_ctx cx = ctx();
+	struct closed f[3];
+	pthread_t thread;
+	unsigned i;
+
+	set_closed(&v->object, true);
+	for (i = 0; i < 3; i++)
+		f[i] = closed_file(v, i + 1, "bytes");
+	/* The close of this one has not waited long enough: no handle has it any more. */
+	cx.deadline = cfs_deadline_in(1);
+	assert_int_equal(cfs_file_flush(f[2].f, &cx, cfs_file_error_mark(f[2].f)), -EIO);
+	cfs_file_put(f[2].f);
+	assert_int_equal(pthread_create(&thread, NULL, store_all, v), 0);
+	WAIT_FOR(puts_that_wait(v) == 3);
+	assert_int_equal(cfs_data_store(v->data, cfs_deadline_in(1)), -EIO);
+	set_closed(&v->object, false);
+	pthread_join(thread, NULL);
+	for (i = 0; i < 3; i++)
+		assert_int_equal(records(v, i + 1), 1);
+	cfs_file_put(f[0].f);
+	cfs_file_put(f[1].f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* Without it: an upgrade lets another mount see the second file, and an empty first one. */
+static void closed_files_are_stored_in_their_order(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct closed a, b;
+
+	set_closed_bytes(&v->object, 5);
+	a = closed_file(v, 1, "first");
+	b = closed_file(v, 2, "2nd");
+	assert_int_equal(close_later(&a, soon()), 1);
+	assert_int_equal(close_later(&b, soon()), 1);
+	WAIT_FOR(objects(v) == 1);
+	assert_int_equal(cfs_data_store(v->data, cfs_deadline_in(10)), -EIO);
+	assert_int_equal(records(v, 2), 0);
+	set_closed_bytes(&v->object, 0);
+	assert_int_equal(cfs_data_store(v->data, soon()), 0);
+	assert_int_equal(records(v, 1), 1);
+	assert_int_equal(records(v, 2), 1);
+	cfs_file_put(a.f);
+	cfs_file_put(b.f);
+	assert_int_equal(volume_free(v), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -284,6 +354,8 @@ int main(void)
 		cmocka_unit_test(closes_wait_when_many_files_wait),
 		cmocka_unit_test(a_second_close_waits_for_the_first),
 		cmocka_unit_test(the_end_of_a_mount_waits_with_a_bound),
+		cmocka_unit_test(all_files_are_stored_at_a_time),
+		cmocka_unit_test(closed_files_are_stored_in_their_order),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -382,6 +382,14 @@ static void the_next_process_knows_what_is_not_synced(void **state)
 	start_store((struct setting){.unsynced = &kept});
 	assert_false(cfs_store_is_suspect(store, 40));
 	assert_true(cfs_store_is_suspect(store, 50));
+	assert_int_equal(cfs_store_hand_over(store, soon()), 0);
+	b.slice = 60;
+	assert_int_equal(put_sync(&b), 0);
+	cfs_store_take_back(store);
+	stop_store();
+
+	start_store((struct setting){.unsynced = &kept});
+	assert_true(cfs_store_is_suspect(store, 60));
 	stop_store();
 }
 

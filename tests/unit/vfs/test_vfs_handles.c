@@ -185,30 +185,6 @@ static void parallel_users_of_one_file(void **state)
 		assert_false(meta.sustained[i]);
 }
 
-static uint64_t closing;
-
-static void close_it(void)
-{
-	data.during_flush = NULL;
-	assert_int_equal(release(closing), 0);
-	assert_int_equal(data.puts, 0);
-}
-
-/* Without it: an upgrade uses the memory of a file that is closed while it is being stored. */
-static void a_file_is_closed_while_all_are_stored(void **state)
-{
-	struct iovec iov = {.iov_base = (void *)(uintptr_t) "abc", .iov_len = 3};
-	struct cfs_ctx c = start_with(3);
-	uint64_t at;
-
-	closing = open_file(1, O_WRONLY);
-	assert_int_equal(cfs_vfs_write(vfs, &c, closing, 0, false, &iov, 1, &at), 0);
-	data.during_flush = close_it;
-	assert_int_equal(cfs_vfs_store(vfs), 0);
-	assert_null(data.during_flush);
-	assert_int_equal(data.puts, 1);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -220,7 +196,6 @@ int main(void)
 		cmocka_unit_test_teardown(locks_go_with_the_handle_and_after_the_data, stop),
 		cmocka_unit_test_teardown(every_owner_of_a_handle_loses_its_locks_with_it, stop),
 		cmocka_unit_test_teardown(parallel_users_of_one_file, stop),
-		cmocka_unit_test_teardown(a_file_is_closed_while_all_are_stored, stop),
 	};
 
 	return cmocka_run_group_tests(tests, make_pool, free_pool);

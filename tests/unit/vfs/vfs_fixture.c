@@ -366,7 +366,6 @@ int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr
 
 void cfs_file_put(struct cfs_file *f)
 {
-	data.puts++;
 }
 
 void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns)
@@ -468,8 +467,6 @@ int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen)
 		meta.attr[f - files].length = data.length;
 	data.dirty = false;
 	pthread_mutex_unlock(&meta.lock);
-	if (data.during_flush)
-		data.during_flush();
 	return 0;
 }
 

@@ -8,6 +8,7 @@
  *				supervisor: GO
  *	an upgrade		next worker: CHECKED (uuid)	next supervisor: ASK (uuid)
  *				supervisor: LEAVE		worker: LEFT, ends
+ *							or FAILED, goes on
  *				supervisor: GIVE (connection, handoff), handed on as TAKE
  *				next worker: READY (those of objects)
  *				next supervisor: STARTED
@@ -37,10 +38,10 @@ enum handover_kind {
 	HANDOVER_GO,
 	HANDOVER_CHECKED, /* text: UUID of the volume */
 	HANDOVER_ASK,	  /* the same; number: how long to wait for STARTED, ms */
-	HANDOVER_LEAVE,
-	HANDOVER_LEFT, /* number: CLOCK_MONOTONIC, ns, when requests were last taken */
-	HANDOVER_GIVE, /* the same; text: notify_watchdog_ms() */
-	HANDOVER_TAKE, /* text: the same */
+	HANDOVER_LEAVE,	  /* number: how long data may take to be stored, ms */
+	HANDOVER_LEFT,	  /* number: CLOCK_MONOTONIC, ns, when requests were last taken */
+	HANDOVER_GIVE,	  /* the same; text: notify_watchdog_ms() */
+	HANDOVER_TAKE,	  /* text: the same */
 	HANDOVER_STARTED,
 	HANDOVER_BYE,
 };

@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "base/mounted.h"
 #include "cmd/access/cmd.h"
@@ -86,12 +87,26 @@ void successor_take_back(struct supervisor *s, const char *why)
 
 void successor_keep_out(struct supervisor *s, const char *why)
 {
-	s->state = SERVING;
+	s->state = s->stopped ? FINISHING : SERVING;
+	s->next = NO_DEADLINE;
 	refuse(s, why);
+}
+
+void successor_await_end(struct supervisor *s, uint64_t left_ns)
+{
+	/* It was given up. The mount is taken back when its process has ended. */
+	if (s->state != STORING)
+		successor_drop(s);
+	s->left_ns = left_ns;
+	s->state = LEAVING;
+	/* The requests under way end, and the rest is stored. */
+	s->next = cfs_deadline_in(2 * s->conf->io_timeout_ms + LEAVE_EXTRA_MS);
 }
 
 static void asked(struct supervisor *s, const struct handover *m)
 {
+	/* The successor, which also needs time to start, is to hear the reason of a refusal. */
+	uint64_t limit_ms = CFS_MIN(s->conf->io_timeout_ms, m->number / 4 * 3);
 	char text[200];
 
 	if (strcmp(m->text, cfs_handoff_header(s->handoff)->uuid) != 0) {
@@ -104,15 +119,16 @@ static void asked(struct supervisor *s, const struct handover *m)
 		refuse(s, "this kernel cannot resend requests (from Linux 6.9)");
 		return;
 	}
-	if (s->state != SERVING || handover_send(s->link, HANDOVER_LEAVE, 0, NULL, NULL) < 0) {
+	if (s->state != SERVING ||
+	    handover_send(s->link, HANDOVER_LEAVE, limit_ms, NULL, NULL) < 0) {
 		refuse(s, "the mount is just being started or ended, try again");
 		return;
 	}
 	s->ask_until = 0;
 	s->successor_ms = m->number;
 	s->left_ns = cfs_now_ns();
-	s->state = LEAVING;
-	s->next = cfs_deadline_in(2 * s->conf->io_timeout_ms + LEAVE_EXTRA_MS);
+	s->state = STORING;
+	s->next = cfs_deadline_in(limit_ms + LEAVE_EXTRA_MS);
 }
 
 void successor_give(struct supervisor *s)

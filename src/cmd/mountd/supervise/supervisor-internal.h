@@ -16,7 +16,8 @@
 #include "base/clock.h"
 #include "cmd/mountd/supervise/supervisor.h"
 
-#define DEATHS_MAX 5 /* in DEATHS_MS; one more ends the mount */
+#define DEATHS_MAX  5 /* in DEATHS_MS; one more ends the mount */
+#define NO_DEADLINE UINT64_MAX
 /* Time for a worker to leave, beyond the deadlines of its own requests. */
 #define LEAVE_EXTRA_MS 10000
 /*
@@ -32,7 +33,8 @@ enum state {
 	SERVING,
 	WAITING,   /* before the next try */
 	RESUMING,  /* a worker after a death, until it is ready */
-	LEAVING,   /* the worker was told to leave, for the successor */
+	STORING,   /* the worker was told to leave, for the successor: it stores data, and serves */
+	LEAVING,   /* the worker takes no more requests */
 	GIVEN,	   /* the successor has everything, but is not ready */
 	FINISHING, /* the worker has been told to end */
 };
@@ -95,6 +97,8 @@ void successor_is_silent(struct supervisor *s);
 void successor_drop(struct supervisor *s);
 /* The worker did not leave, and goes on serving. */
 void successor_keep_out(struct supervisor *s, const char *why);
+/* The worker has taken its last request, at that time. */
+void successor_await_end(struct supervisor *s, uint64_t left_ns);
 /* The worker has left: passes everything to the successor. */
 void successor_give(struct supervisor *s);
 /*

@@ -29,7 +29,6 @@
 #define FIRST_WAIT_MS 100
 #define WAIT_MAX_MS   5000
 #define KILL_MS	      5000
-#define NO_DEADLINE   UINT64_MAX
 
 void supervisor_close_fd(int *fd)
 {
@@ -82,7 +81,6 @@ __attribute__((noreturn)) static void become_worker(struct supervisor *s, int li
 		.link = link,
 		.daemon = conf->report != NULL,
 		.takes_over = s->old >= 0,
-		.leave_ms = conf->io_timeout_ms,
 		.timeout_ms = CFS_MAX(conf->mount_timeout_ms, conf->io_timeout_ms) + LEAVE_EXTRA_MS,
 		.handoff = s->handoff,
 		.device = s->device,
@@ -269,9 +267,9 @@ static bool hear_worker(struct supervisor *s)
 	case HANDOVER_FAILED:
 		if (s->state == STARTING)
 			supervisor_failed(s, (int)m.number, m.text);
-		else if (s->state == LEAVING)
+		else if (s->state == STORING || s->state == LEAVING)
 			successor_keep_out(s, m.text);
-		else
+		else if (s->state != SERVING) /* it was late, and goes on */
 			cfs_err("the mount could not be resumed: mount=%s reason=\"%s\"", s->point,
 				m.text);
 		break;
@@ -286,7 +284,7 @@ static bool hear_worker(struct supervisor *s)
 		takeover_ask(s, m.text);
 		break;
 	case HANDOVER_LEFT:
-		s->left_ns = m.number;
+		successor_await_end(s, m.number);
 		break;
 	case HANDOVER_READY:
 		take_objects(s, &m, 0);
@@ -324,6 +322,7 @@ static void worker_ended(struct supervisor *s, int status)
 			cfs_fuse_detach(s->point, s->device);
 		supervisor_finish(s, s->status);
 		break;
+	case STORING:
 	case LEAVING:
 		successor_give(s);
 		break;
@@ -392,6 +391,10 @@ static void on_deadline(struct supervisor *s)
 	case WAITING:
 		supervisor_resume(s);
 		break;
+	case STORING:
+		successor_keep_out(s, "the process of the running mount does not store its data in "
+				      "time");
+		break;
 	case LEAVING:
 		cfs_warn("the process of the mount does not exit, killing it: mount=%s pid=%d",
 			 s->point, (int)s->worker);
@@ -412,8 +415,8 @@ static void on_deadline(struct supervisor *s)
 
 static bool state_is_timed(const struct supervisor *s)
 {
-	return s->state == WAITING || s->state == LEAVING || s->state == GIVEN ||
-	       (s->state == FINISHING && s->next != NO_DEADLINE);
+	return s->state == WAITING || s->state == STORING || s->state == LEAVING ||
+	       s->state == GIVEN || (s->state == FINISHING && s->next != NO_DEADLINE);
 }
 
 /* For poll(). */

@@ -69,22 +69,56 @@ int worker_checked(struct worker *w, const char *uuid, bool read_only, char err[
 	return 0;
 }
 
-/* Data is stored while requests are still taken, so that the pause is short. */
-static void leave(struct worker *w)
+static int refuse(struct worker *w, int err)
 {
-	int r = cfs_vfs_store(w->vfs);
+	char why[200];
 
+	snprintf(why, sizeof(why), "the running mount goes on, as it cannot store all data: %s",
+		 strerror(-err));
+	return handover_send(w->link, HANDOVER_FAILED, 0, why, NULL);
+}
+
+static void go_on_alone(struct worker *w)
+{
+	cfs_warn("the supervisor is gone, this process goes on alone: when it dies the mount does");
+	atomic_store(&w->pid, getpid());
+}
+
+/* Data is stored while requests are still taken, so that the pause is short. */
+static void leave(struct worker *w, cfs_deadline_t deadline)
+{
+	int r;
+
+	cfs_info("another process asks for the mount, data is stored before");
+	r = cfs_data_store(w->data, deadline);
 	if (r == 0)
-		r = cfs_store_hand_over(w->store, cfs_deadline_in(w->leave_ms));
+		r = cfs_store_hand_over(w->store, deadline);
 	if (r < 0) {
-		cfs_err("the mount stays with this process, as data could not be stored: error=%s",
+		cfs_err("the mount is not left to another process, this one goes on: error=%s",
 			cfs_errname(r));
-		handover_send(w->link, HANDOVER_FAILED, 0, strerror(-r), NULL);
+		refuse(w, r);
 		return;
 	}
 	handover_send(w->link, HANDOVER_LEFT, cfs_now_ns(), NULL, NULL);
 	atomic_store(&w->leaving, true);
 	cfs_fuse_hand_over(w->fuse);
+}
+
+bool worker_may_leave(struct worker *w)
+{
+	return getppid() == atomic_load(&w->pid);
+}
+
+void worker_stay(struct worker *w, int err)
+{
+	cfs_err("the mount is not left to another process, this one serves again: error=%s",
+		cfs_errname(err));
+	cfs_store_take_back(w->store);
+	cfs_fuse_take_back(w->fuse);
+	atomic_store(&w->leaving, false);
+	/* The thread that listens has kept silent about it. */
+	if (refuse(w, err) < 0)
+		go_on_alone(w);
 }
 
 static void *listen_to_supervisor(void *arg)
@@ -95,16 +129,13 @@ static void *listen_to_supervisor(void *arg)
 
 	for (;;) {
 		r = handover_receive(w->link, cfs_deadline_in(LISTEN_MS), &m);
-		if (r == 0 && m.kind == HANDOVER_LEAVE)
-			leave(w);
+		if (r == 0 && m.kind == HANDOVER_LEAVE && !atomic_load(&w->leaving))
+			leave(w, cfs_deadline_in(m.number));
 		else if (r < 0 && r != -ETIMEDOUT)
 			break;
 	}
-	if (w->watching && !atomic_load(&w->leaving)) {
-		cfs_warn("the supervisor is gone, this process goes on alone: when it dies the "
-			 "mount does");
-		atomic_store(&w->pid, getpid());
-	}
+	if (w->watching && !atomic_load(&w->leaving))
+		go_on_alone(w);
 	return NULL;
 }
 
@@ -132,14 +163,14 @@ static int await_go(struct worker *w, char err[256])
 	return r;
 }
 
-int worker_ready(struct worker *w, struct cfs_store *store, struct cfs_vfs *vfs,
+int worker_ready(struct worker *w, struct cfs_store *store, struct cfs_data *data,
 		 struct cfs_fuse *fuse, char err[256])
 {
 	int fds[HANDOVER_FDS] = {cfs_fuse_device(fuse)}, r;
 
 	list_objects(w, fds + 1);
 	w->store = store;
-	w->vfs = vfs;
+	w->data = data;
 	w->fuse = fuse;
 	atomic_store(&w->pid, w->link >= 0 ? getppid() : getpid());
 	if (w->link < 0) {

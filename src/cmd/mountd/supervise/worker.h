@@ -19,7 +19,6 @@ struct worker {
 	bool daemon;	       /* leave the terminal when ready */
 	bool takes_over;       /* handoff and device arrive with worker_checked() */
 	uint64_t timeout_ms;   /* for the answers of supervisors */
-	uint64_t leave_ms;     /* deadline for the object store before the worker leaves */
 	/* The state of the mount that this process resumes; NULL and -1: it starts a mount. */
 	struct cfs_handoff *handoff;
 	int device;
@@ -32,7 +31,7 @@ struct worker {
 	_Atomic bool leaving; /* another process takes over the mount */
 	_Atomic pid_t pid;    /* the mount ends when it exits */
 	struct cfs_store *store;
-	struct cfs_vfs *vfs;
+	struct cfs_data *data;
 	struct cfs_fuse *fuse;
 };
 
@@ -57,8 +56,12 @@ int worker_checked(struct worker *w, const char *uuid, bool read_only, char err[
  * Called when everything is ready except the loop; returns when the loop may begin. Messages of the
  * supervisor are received from then on.
  */
-int worker_ready(struct worker *w, struct cfs_store *store, struct cfs_vfs *vfs,
+int worker_ready(struct worker *w, struct cfs_store *store, struct cfs_data *data,
 		 struct cfs_fuse *fuse, char err[256]);
+/* Whether the supervisor is there to give the mount to another process. */
+bool worker_may_leave(struct worker *w);
+/* After the loop has returned for that: the process goes on with the mount, and loops again. */
+void worker_stay(struct worker *w, int err);
 /* Called after the loop. */
 void worker_unwatch(struct worker *w);
 /* Reports that the start has failed. */

@@ -65,14 +65,17 @@ static int remove_item(struct cfs_meta *m, cfs_ino_t dir, const struct cfs_name 
 	return rc == -ENOENT ? 0 : rc;
 }
 
-/* Empties a directory of the trash. Directories in it may have content. */
+/*
+ * Empties a directory of the trash. Directories in it may have content. An entry that cannot be removed
+ * does not keep the others; the first error is returned.
+ */
 static int empty(struct cfs_meta *m, cfs_ino_t dir, unsigned depth, cfs_deadline_t end,
 		 const _Atomic bool *stop)
 {
 	const unsigned deepest = 64;
 	struct cfs_cursor cursor = {0};
 	struct cfs_names *p = malloc(sizeof(*p));
-	int rc = p ? 0 : -ENOMEM;
+	int rc = p ? 0 : -ENOMEM, first = 0;
 	bool last = false;
 	size_t i;
 
@@ -84,17 +87,19 @@ static int empty(struct cfs_meta *m, cfs_ino_t dir, unsigned depth, cfs_deadline
 				      p);
 		last = rc == 1;
 		rc = rc < 0 ? rc : 0;
-		for (i = 0; i < p->n && !rc && !*stop; i++) {
-			rc = remove_item(m, dir, &p->v[i]);
-			if (rc == -ENOTEMPTY && depth < deepest) {
-				rc = empty(m, p->v[i].ino, depth + 1, end, stop);
-				if (!rc)
-					rc = remove_item(m, dir, &p->v[i]);
+		for (i = 0; i < p->n && !*stop && !cfs_deadline_passed(end); i++) {
+			int rc2 = remove_item(m, dir, &p->v[i]);
+
+			if (rc2 == -ENOTEMPTY && depth < deepest) {
+				rc2 = empty(m, p->v[i].ino, depth + 1, end, stop);
+				if (!rc2)
+					rc2 = remove_item(m, dir, &p->v[i]);
 			}
+			first = first ? first : rc2;
 		}
 	}
 	free(p);
-	return rc;
+	return rc ? rc : first;
 }
 
 /* The time that a name such as "2026-11-21-01" means (when that hour begins); -1: another name. */

@@ -387,6 +387,24 @@ def test_trash_ends_by_itself(ws):
     assert hour != "2020-01-01-07" and len(os.listdir(mnt / ".trash" / hour)) == 1
 
 
+def test_an_entry_that_cannot_be_removed_does_not_keep_the_trash(ws):
+    vol = ws.volume(trash_days=1)
+    mnt = vol.mount()
+    for n in range(9):
+        write(mnt / ("f%d" % n), data(100_000))
+        os.unlink(mnt / ("f%d" % n))
+    hours = os.listdir(mnt / ".trash")
+    kept = sorted(os.listdir(mnt / ".trash" / hours[0]))[0]
+    mnt.umount()
+    vol.sql("UPDATE jfs_edge SET name=? WHERE parent=?", b"2020-01-01-07", TRASH)
+    vol.sql("UPDATE jfs_node SET flags=1 WHERE inode=(SELECT inode FROM jfs_edge WHERE name=?)", kept.encode())  # immutable
+    mnt = vol.mount()
+    mnt.allow("was not emptied")
+    wait_until(lambda: len(vol.objects()) == 1, 60, "the end of the other entries")
+    wait_until(lambda: "an expired hour of the trash was not emptied" in mnt.log(), 60, "the message")
+    assert os.listdir(mnt / ".trash/2020-01-01-07") == [kept]
+
+
 def test_trash_stays_when_the_clock_is_set_ahead(ws):
     """Between two looks at the database's clock: the trash is emptied only when both clocks say so."""
     clock = Clock(ws)

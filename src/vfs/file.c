@@ -131,7 +131,7 @@ static int open_handle(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnod
 	struct cfs_attr *attr = &answer->attr;
 	cfs_ino_t ino = n->node.key;
 	struct handle *h;
-	int r = 0;
+	int r;
 
 	/*
 	 * The kernel keeps a running program from being written. An open that truncates and cannot
@@ -139,13 +139,16 @@ static int open_handle(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnod
 	 */
 	if ((flags & O_TRUNC) && !writable(flags) && atomic_load(&n->executed))
 		return -ETXTBSY;
-	if (flags & O_TRUNC)
-		r = truncate_at_open(v, ctx, n, attr);
-	if (r < 0)
-		return r;
+	/* First of all: an open that fails for want of a handle leaves the file as it is. */
 	r = handle_alloc(&v->handles, &h, &ret->fh);
 	if (r < 0)
 		return r;
+	if (flags & O_TRUNC)
+		r = truncate_at_open(v, ctx, n, attr);
+	if (r < 0) {
+		handle_free(&v->handles, ret->fh, h);
+		return r;
+	}
 	h->vnode = n;
 	h->flags = flags;
 	h->passing = *passing;

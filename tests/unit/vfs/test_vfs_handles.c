@@ -34,6 +34,29 @@ static void stale_handles_are_refused(void **state)
 	assert_int_equal(release(other), 0);
 }
 
+/* Without it: a program that has no more files to open empties those that it fails to open. */
+static void an_open_without_a_handle_does_not_truncate(void **state)
+{
+	struct cfs_ctx c = start_with(2);
+	struct cfs_vfs_open o;
+	uint64_t last = 0;
+	int r;
+
+	data.length = 3;
+	while ((r = cfs_vfs_open(vfs, &c, FIRST_INO, O_RDONLY, &o)) == 0)
+		last = o.fh;
+	assert_int_equal(r, -ENFILE);
+	assert_int_equal(cfs_vfs_open(vfs, &c, FIRST_INO + 1, O_WRONLY | O_TRUNC, &o), -ENFILE);
+	assert_int_equal(data.length, 3);
+	/* A truncation that fails leaves the handle to the next open. */
+	assert_int_equal(release(last), 0);
+	data.truncate_err = -EIO;
+	assert_int_equal(cfs_vfs_open(vfs, &c, FIRST_INO + 1, O_WRONLY | O_TRUNC, &o), -EIO);
+	data.truncate_err = 0;
+	assert_int_equal(cfs_vfs_open(vfs, &c, FIRST_INO + 1, O_WRONLY | O_TRUNC, &o), 0);
+	assert_int_equal(data.length, 0);
+}
+
 /* Without it: a file that another mount has rewritten is read from stale pages. */
 static void pages_are_kept_only_while_ctime_stays(void **state)
 {
@@ -189,6 +212,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(stale_handles_are_refused, stop),
+		cmocka_unit_test_teardown(an_open_without_a_handle_does_not_truncate, stop),
 		cmocka_unit_test_teardown(pages_are_kept_only_while_ctime_stays, stop),
 		cmocka_unit_test_teardown(an_unlinked_open_file_lives_until_its_last_close, stop),
 		cmocka_unit_test_teardown(a_close_during_the_unlink_is_noticed, stop),

@@ -549,10 +549,18 @@ int cfs_file_write(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, 
 	return 0;
 }
 
+int cfs_file_truncate(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t length,
+		      struct cfs_attr *ret)
+{
+	if (data.truncate_err)
+		return data.truncate_err;
+	data.length = length;
+	*ret = meta.attr[f - files];
+	return 0;
+}
+
 REFUSE(cfs_file_read, struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream, uint64_t off,
        uint32_t size, struct cfs_segs *ret)
-REFUSE(cfs_file_truncate, struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t length,
-       struct cfs_attr *ret)
 REFUSE(cfs_file_fallocate, struct cfs_file *f, const struct cfs_ctx *ctx, unsigned mode,
        uint64_t off, uint64_t len, struct cfs_attr *ret)
 REFUSE(cfs_file_copy_range, struct cfs_file *src, uint64_t src_off, struct cfs_file *dst,

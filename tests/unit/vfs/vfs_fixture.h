@@ -45,6 +45,7 @@ extern struct data_layer {
 	_Atomic uint32_t *mark;
 	bool dirty;
 	int flushes, flush_before_setattr, awaited;
+	int truncate_err;
 	/* The file whose close has not waited; it ends with the error at the next wait. */
 	cfs_file_closed_fn closed;
 	void *closed_arg;

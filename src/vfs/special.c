@@ -220,20 +220,25 @@ int special_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 {
 	struct special_open *s;
 	struct handle *h;
-	int r = check_open(v, ctx, ino, flags);
+	int r;
 
+	*ret = (struct cfs_vfs_open){.direct_io = true, .fh = recorded_fh(ctx)};
+	/* The process before has opened it, and has not told the kernel. */
+	if (ret->fh && handle_find(&v->handles, ret->fh, HANDLE_SPECIAL))
+		return 0;
+	r = check_open(v, ctx, ino, flags);
 	if (r < 0)
 		return r;
 	r = new_open(v, ino, &s);
 	if (r < 0)
 		return r;
-	*ret = (struct cfs_vfs_open){.direct_io = true};
 	r = handle_alloc(&v->handles, &h, &ret->fh);
 	if (r < 0) {
 		free_open(v, s);
 		return r;
 	}
 	h->special = s;
+	record_fh(ctx, ret->fh);
 	handle_publish(h, ret->fh, ino, HANDLE_SPECIAL);
 	return 0;
 }

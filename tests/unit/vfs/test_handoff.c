@@ -8,6 +8,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "unit/metric.h"
 #include "vfs_fixture.h"
 
 static struct cfs_handoff *attach(struct cfs_handoff *k)
@@ -318,6 +319,36 @@ static void a_request_finds_its_own_handle_only(void **state)
 	end();
 }
 
+/* Without it: each death of the process during an open leaves a handle open until the unmount. */
+static void a_handle_that_the_kernel_does_not_know_is_given_again(void **state)
+{
+	struct cfs_vfs_restored restored;
+	struct cfs_vfs_open first, second;
+	struct cfs_vfs_entry e = {.ino = FIRST_INO + 1};
+	struct cfs_ctx c;
+	int special;
+
+	for (special = 0; special < 2; special++) {
+		begin();
+		if (special)
+			assert_int_equal(lookup(".stats", &e), 0);
+		c = ctx();
+		c.record = cfs_handoff_begin_request(handoff, 10, false, &c.replay);
+		assert_int_equal(cfs_vfs_open(vfs, &c, e.ino, O_RDONLY, &first), 0);
+		crash(&restored);
+		assert_int_equal(restored.handles, 1);
+		c = ctx();
+		c.record = cfs_handoff_begin_request(handoff, 10, true, &c.replay);
+		assert_true(c.replay);
+		assert_int_equal(cfs_vfs_open(vfs, &c, e.ino, O_RDONLY, &second), 0);
+		assert_int_equal(second.fh, first.fh);
+		assert_int_equal(second.direct_io, special);
+		assert_int_equal(metric_of(&cfs_vfs_metrics, vfs, "open_handles", NULL), 1);
+		assert_int_equal(release(second.fh), 0);
+		end();
+	}
+}
+
 /* Without it: a program is told that an attribute exists, and it is the one that it has just made.
  */
 static void an_attribute_that_was_made_is_known_again(void **state)
@@ -490,6 +521,7 @@ int main(void)
 		cmocka_unit_test(handles_come_back_under_their_numbers),
 		cmocka_unit_test(a_close_that_is_cut_short_is_done_again),
 		cmocka_unit_test(a_request_finds_its_own_handle_only),
+		cmocka_unit_test(a_handle_that_the_kernel_does_not_know_is_given_again),
 		cmocka_unit_test(an_attribute_that_was_made_is_known_again),
 		cmocka_unit_test(torn_records_are_no_handles),
 		cmocka_unit_test(lost_data_is_told_once_per_handle),

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,7 +96,34 @@ static bool parents_are_durable(const struct dir_sync *y, uint64_t id)
 	return false;
 }
 
-/* Syncs a directory, and at the first time all directories above it, including the volume's name. */
+/* Syncs the directories above the volume's, up to the root of the file system: a mount makes those that
+ * are missing. */
+static int sync_base(const struct cache_dir *dir)
+{
+	char path[PATH_MAX] = "..";
+	struct stat st, below;
+	uint64_t ignored;
+	int r;
+
+	if (fstat(atomic_load(&dir->fd), &below) < 0)
+		return -errno;
+	for (;;) {
+		if (fstatat(atomic_load(&dir->fd), path, &st, 0) < 0)
+			return -errno;
+		if (st.st_dev != below.st_dev || st.st_ino == below.st_ino)
+			return 0;
+		r = sync_path(dir, path, &ignored);
+		/* A directory that this user may not read cannot be synced. */
+		if (r < 0 && r != -EACCES)
+			return r;
+		below = st;
+		if (strlen(path) + sizeof("/..") > sizeof(path))
+			return -ENAMETOOLONG;
+		strcat(path, "/..");
+	}
+}
+
+/* Syncs a directory, and at the first time all directories above it. */
 static int sync_dir(struct dir_sync *y, const struct cache_dir *dir, const char *path)
 {
 	char above[CFS_CACHEDIR_PATH_MAX];
@@ -113,9 +141,8 @@ static int sync_dir(struct dir_sync *y, const struct cache_dir *dir, const char 
 	}
 	if (r == 0)
 		r = sync_path(dir, ".", &ignored);
-	/* A directory that this user may not read cannot be synced. */
-	if (r == 0 && (r = sync_path(dir, "..", &ignored)) == -EACCES)
-		r = 0;
+	if (r == 0)
+		r = sync_base(dir);
 	if (r == 0)
 		y->durable[y->n_durable++ % CFS_ARRAY_SIZE(y->durable)] = id;
 	return r;

@@ -412,6 +412,18 @@ def test_staged_blocks(ws):
     m.check(cuts=9)
 
 
+def test_staged_blocks_in_a_directory_that_was_made_for_them(ws):
+    """The names above it are durable, too, and not by a sync of anything else."""
+    cache = ws.dir / "disk/var/cachefs/cache"
+    m = Machine(ws, 0, "writeback,upload-delay=1h,cache-dir=%s" % cache, disk=Disk(ws, apart="var"))
+    m.volume.check_options = None  # the checker does not look into staging directories
+    mnt = m.mount()
+    store(mnt / "f", b"x" * 100_000)
+    m.promises.must("f", b"x" * 100_000)
+    mnt.kill9()
+    m.check(cuts=0)
+
+
 def test_staged_blocks_where_directories_were_removed(ws):
     """A mount of the same cache directory removes empty ones when it begins."""
     cache = ws.dir / "disk/cache"

@@ -45,11 +45,18 @@ static void taken(void *arg)
 int replicate_restore(struct serve *s, char err[256])
 {
 	const struct mount_opts *o = s->o;
-	cfs_auto_free char *path = o->restore ? replication_path(s->url) : NULL;
+	cfs_auto_free char *path = replication_path(s->url);
 	struct cfs_replica_state state;
 	struct cfs_setting *setting;
 	int r;
 
+	if (!o->restore && path && access(path, F_OK) && errno == ENOENT) {
+		snprintf(err, 256,
+			 "%.120s does not exist; if the volume was replicated, -o "
+			 "restore=NAME,storage=TYPE,bucket=PLACE restores it",
+			 path);
+		return -ENOENT;
+	}
 	if (!o->restore || (path && access(path, F_OK) == 0))
 		return 0;
 	if (!path || !o->storage || !o->bucket) {

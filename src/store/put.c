@@ -16,6 +16,9 @@
 /* One part of the pool may wait for upload; the watchdog's period is one part of the timeout. */
 #define POOL_PARTS  2
 #define WATCH_PARTS 8
+/* Rounds of slow uploads before there are more at a time. */
+#define PATIENCE_MIN 4u
+#define PATIENCE_MAX 256u
 
 struct cfs_put {
 	struct cfs_job job; /* first */
@@ -221,11 +224,57 @@ static int store_block(struct cfs_put *p, cfs_deadline_t deadline)
 	return r;
 }
 
+/* With put_lock. probes: although uploads were slow. */
+static void set_uploads(struct cfs_store *s, unsigned n, bool probes)
+{
+	s->uploads_now = n;
+	s->uploads_good = 0;
+	s->uploads_probe = probes;
+	cfs_workers_set_max(s->uploads, n);
+}
+
+void cfs_put_set_max(struct cfs_store *s, unsigned max)
+{
+	pthread_mutex_lock(&s->put_lock);
+	s->uploads_max = CFS_MAX(max, 1u);
+	s->uploads_patience = PATIENCE_MIN;
+	set_uploads(s, s->uploads_max, false);
+	pthread_mutex_unlock(&s->put_lock);
+}
+
+/*
+ * Uploads share the link. When it carries fewer blocks within the timeout than go at a time, all of them
+ * time out, and so do their next tries. So each timeout halves the number of uploads.
+ *
+ * A round of quick uploads doubles it. Slow ones leave no room for twice as many on a link that is
+ * full, but may have another reason: several rounds of them double the number, too. When such a probe
+ * fails, the next one takes twice as many rounds.
+ */
+static void adapt_uploads(struct cfs_store *s, uint64_t took_ms, int err)
+{
+	bool quick = took_ms < s->put_timeout_ms / 2;
+	unsigned n;
+
+	pthread_mutex_lock(&s->put_lock);
+	n = s->uploads_now;
+	if (err == -ETIMEDOUT) {
+		if (s->uploads_probe)
+			s->uploads_patience = CFS_MIN(2 * s->uploads_patience, PATIENCE_MAX);
+		set_uploads(s, CFS_MAX(n / 2, 1u), false);
+	} else if (err == 0 && n < s->uploads_max) {
+		s->uploads_good += quick ? s->uploads_patience : 1;
+		if (s->uploads_good >= n * s->uploads_patience)
+			set_uploads(s, CFS_MIN(2 * n, s->uploads_max), !quick);
+	}
+	pthread_mutex_unlock(&s->put_lock);
+}
+
 static void run_put(struct cfs_job *job)
 {
 	struct cfs_put *p = (struct cfs_put *)job;
 	struct cfs_store *s = p->store;
 	cfs_deadline_t deadline = cfs_deadline_in(s->put_timeout_ms);
+	uint64_t start_ms = cfs_now_ms();
 	bool ended;
 	int r;
 
@@ -235,6 +284,8 @@ static void run_put(struct cfs_job *job)
 	pthread_mutex_unlock(&s->put_lock);
 	if (!ended) {
 		r = store_block(p, deadline);
+		if (!p->staged)
+			adapt_uploads(s, cfs_now_ms() - start_ms, r);
 		pthread_mutex_lock(&s->put_lock);
 		ended = !claim_end(p);
 		pthread_mutex_unlock(&s->put_lock);

@@ -161,6 +161,9 @@ struct cfs_store {
 	pthread_cond_t put_room;
 	LIST_HEAD(, cfs_put) puts;
 	uint64_t put_pending_bytes, put_limit_bytes;
+	/* Uploads at a time: the maximum, the limit in force, and when it grows (adapt_uploads()). */
+	unsigned uploads_max, uploads_now, uploads_good, uploads_patience;
+	bool uploads_probe;
 	struct cfs_ticker *put_watch;
 	_Atomic bool puts_fail;	  /* the last upload failed */
 	_Atomic uint64_t miss_ns; /* how long a block that is not in memory takes, lately */
@@ -341,6 +344,8 @@ void cfs_prefetch_fini(struct cfs_store *s);
 
 int cfs_put_init(struct cfs_store *s);
 void cfs_put_fini(struct cfs_store *s);
+/* The most uploads at a time. A link that is too slow for them has fewer. */
+void cfs_put_set_max(struct cfs_store *s, unsigned max);
 const struct cfs_segs *cfs_put_data(const struct cfs_put *p);
 /* One object, in this thread. */
 int cfs_put_object(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,

@@ -31,6 +31,7 @@ static unsigned prefetches_of(unsigned max_downloads)
 int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 {
 	unsigned max_downloads = workers_or_default(conf->max_downloads);
+	unsigned max_uploads = workers_or_default(conf->max_uploads);
 	struct cfs_store *s;
 	int r;
 
@@ -76,10 +77,10 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 	r = cfs_workers_create("cfs-local", max_downloads, QUEUE_LIMIT, &s->local_workers);
 	if (r < 0)
 		goto fail;
-	r = cfs_workers_create("cfs-upload", workers_or_default(conf->max_uploads), QUEUE_LIMIT,
-			       &s->uploads);
+	r = cfs_workers_create("cfs-upload", max_uploads, QUEUE_LIMIT, &s->uploads);
 	if (r < 0)
 		goto fail;
+	cfs_put_set_max(s, max_uploads);
 	r = cfs_prefetch_init(s, conf->prefetch);
 	if (r < 0)
 		goto fail;
@@ -100,7 +101,7 @@ fail:
 void cfs_store_set_parallel(struct cfs_store *s, unsigned max_downloads, unsigned max_uploads)
 {
 	cfs_workers_set_max(s->downloads, max_downloads);
-	cfs_workers_set_max(s->uploads, max_uploads);
+	cfs_put_set_max(s, max_uploads);
 	if (s->stage)
 		s->stage_ops->set_max_uploads(s->stage, max_uploads);
 	s->max_prefetches = prefetches_of(max_downloads);

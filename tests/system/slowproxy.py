@@ -11,11 +11,11 @@ PIECE = 64 << 10
 
 class SlowProxy:
     """Between clients of (host, .port) and the server; what servers send is slow, what clients send
-    is not. rate: bytes in a second, may be changed at any time; 0: no limit. only: addresses of the clients
-    that it holds for; None: all."""
+    is not, or with `upwards` the other way round. rate: bytes in a second, may be changed at any time;
+    0: no limit. only: addresses of the clients that it holds for; None: all."""
 
-    def __init__(self, host, server, rate=0):
-        self.server, self.rate = server, rate
+    def __init__(self, host, server, rate=0, upwards=False):
+        self.server, self.rate, self.upwards = server, rate, upwards
         self.only = None
         self.free_at = 0.0
         self.lock = threading.Lock()
@@ -42,7 +42,10 @@ class SlowProxy:
                 return
             for s in (client, server):
                 s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for src, dst, to in ((client, server, None), (server, client, peer[0])):
+            if self.upwards:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PIECE)
+            up, down = (peer[0], None) if self.upwards else (None, peer[0])
+            for src, dst, to in ((client, server, up), (server, client, down)):
                 threading.Thread(target=self._pump, args=(src, dst, to), daemon=True).start()
 
     def _pass(self, n):

@@ -131,6 +131,16 @@ static void failed_put_is_reported_once(void **state)
 	assert_int_equal(o.calls, 1);
 }
 
+static void start_put(const struct cfs_block *b, struct outcome *ret)
+{
+	struct cfs_segs data;
+
+	*ret = new_outcome();
+	fill(b, PAGE, &data);
+	assert_int_equal(cfs_store_put(store, b, &data, put_done, ret, soon()), 0);
+	cfs_segs_release(&data);
+}
+
 /* A hanging object store fails its uploads in time, those in the queue behind them too. */
 static void stuck_puts_are_reported(void **state)
 {
@@ -156,6 +166,80 @@ static void stuck_puts_are_reported(void **state)
 	stop_store();
 	for (i = 0; i < 3; i++)
 		assert_int_equal(o[i].calls, 1);
+}
+
+/* Lets the held puts go, and holds those that follow. */
+static void let_round_go(void)
+{
+	pthread_mutex_lock(&faulty.lock);
+	faulty.generation++;
+	pthread_cond_broadcast(&faulty.changed);
+	pthread_mutex_unlock(&faulty.lock);
+}
+
+/*
+ * A link on which uploads time out has one at a time, and more again when they are quick: else all of
+ * them would time out together for ever.
+ */
+static void slow_link_has_fewer_uploads(void **state)
+{
+	enum { MAX = 8, ROUNDS = 2 * MAX - 1 };
+	struct outcome failed[MAX], o[ROUNDS];
+	struct cfs_block b = {.slice = 50, .len = PAGE};
+	unsigned i, n, left = ROUNDS;
+
+	start_store((struct setting){.put_timeout_ms = 2 * LONG_MS, .uploads = MAX});
+	faulty.put_error = -ETIMEDOUT;
+	for (i = 0; i < MAX; i++, b.slice++)
+		start_put(&b, &failed[i]);
+	for (i = 0; i < MAX; i++)
+		assert_int_equal(wait_outcome(&failed[i]), -ETIMEDOUT);
+	faulty.put_error = 0;
+	hold(&faulty.hold_puts, ROUNDS);
+	for (i = 0; i < ROUNDS; i++, b.slice++)
+		start_put(&b, &o[i]);
+	for (n = 1; n <= MAX; n *= 2) {
+		wait_held((int)n);
+		left -= n;
+		assert_int_equal(metric("store_uploads_queued"), left);
+		let_round_go();
+	}
+	for (i = 0; i < ROUNDS; i++)
+		assert_int_equal(wait_outcome(&o[i]), 0);
+	stop_store();
+}
+
+/* Uploads may be slow each by itself: after some of them there are more at a time, too. */
+static void slow_uploads_are_not_few_for_ever(void **state)
+{
+	enum { SLOW = 4 };
+	struct cfs_block b = {.slice = 80, .len = PAGE};
+	struct outcome failed, o[SLOW + 2];
+	uint64_t since_ms;
+	unsigned i;
+
+	start_store((struct setting){.put_timeout_ms = 2000, .uploads = 2});
+	faulty.put_error = -ETIMEDOUT;
+	start_put(&b, &failed);
+	assert_int_equal(wait_outcome(&failed), -ETIMEDOUT);
+	faulty.put_error = 0;
+	hold(&faulty.hold_puts, SLOW + 2);
+	for (i = 0; i < SLOW + 2; i++) {
+		b.slice++;
+		start_put(&b, &o[i]);
+	}
+	for (i = 0; i < SLOW; i++) {
+		WAIT_FOR(metric("store_uploads_queued") == SLOW + 1 - i);
+		wait_held(1);
+		since_ms = cfs_now_ms();
+		WAIT_FOR(cfs_now_ms() - since_ms >= 1000);
+		let_round_go();
+	}
+	wait_held(2);
+	let_round_go();
+	for (i = 0; i < SLOW + 2; i++)
+		wait_outcome(&o[i]);
+	stop_store();
 }
 
 /* Waiting for room in the upload queue ends at the caller's deadline, and leaves nothing behind. */
@@ -476,6 +560,8 @@ int main(void)
 		cmocka_unit_test(small_blocks_are_small),
 		cmocka_unit_test(failed_put_is_reported_once),
 		cmocka_unit_test(stuck_puts_are_reported),
+		cmocka_unit_test(slow_link_has_fewer_uploads),
+		cmocka_unit_test(slow_uploads_are_not_few_for_ever),
 		cmocka_unit_test(upload_queue_is_bounded),
 		cmocka_unit_test(remove_slice),
 		cmocka_unit_test(slice_that_is_denied),

@@ -116,7 +116,6 @@ struct cfs_vfs_restored {
 	cfs_ino_t *lost_inos;
 	size_t n_lost_inos;
 	bool begun;
-	uint32_t next; /* the first handle that is not restored yet */
 };
 int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret);
 /* Closes the handles that the kernel has closed so far while no process served the mount. */

@@ -133,7 +133,7 @@ struct handle *handle_find(struct handles *t, uint64_t fh, enum handle_kind kind
 	return h;
 }
 
-static struct handle *find_any(struct handles *t, uint64_t fh)
+struct handle *handle_find_any(struct handles *t, uint64_t fh)
 {
 	struct handle *h = slot(t, (uint32_t)fh - 1);
 
@@ -149,7 +149,7 @@ bool handle_pin(struct handles *t, uint64_t fh)
 	struct handle *h;
 
 	pthread_mutex_lock(&t->lock);
-	h = find_any(t, fh);
+	h = handle_find_any(t, fh);
 	if (h)
 		h->pins++;
 	pthread_mutex_unlock(&t->lock);
@@ -162,7 +162,7 @@ bool handle_unpin(struct handles *t, uint64_t fh)
 	bool close = false;
 
 	pthread_mutex_lock(&t->lock);
-	h = find_any(t, fh);
+	h = handle_find_any(t, fh);
 	if (h) {
 		close = --h->pins == 0 && h->close_deferred;
 		h->close_deferred &= !close;
@@ -173,7 +173,7 @@ bool handle_unpin(struct handles *t, uint64_t fh)
 
 bool handle_defer_close(struct handles *t, uint64_t fh)
 {
-	struct handle *h = find_any(t, fh);
+	struct handle *h = handle_find_any(t, fh);
 	bool held;
 
 	if (!h)

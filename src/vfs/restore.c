@@ -4,7 +4,13 @@
 #include <fcntl.h>
 #include <stdlib.h>
 
+#include "base/bytes.h"
+#include "base/thread.h"
 #include "vfs-internal.h"
+
+/* Each open file is a round trip to the metadata, so many are restored by several threads. */
+#define THREADS_MAX 32u
+#define PER_THREAD  32u /* handles */
 
 static int restore_file(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino)
 {
@@ -55,9 +61,20 @@ static int restore_kind(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino, enum
 	}
 }
 
+/* The share of one thread: no two threads restore handles of the same inode. */
+struct part {
+	struct cfs_vfs *v;
+	uint32_t n;		/* records of handles */
+	unsigned number, of;	/* the inodes that leave `number` when divided by `of` */
+	uint64_t handles, gone; /* counts of those restored, and of those whose inode is gone */
+	_Atomic int *failed;	/* shared by the parts: the first error, which ends all of them */
+	pthread_t thread;
+};
+
 /* A handle that cannot be restored answers as stale. */
-static int restore(struct cfs_vfs *v, struct cfs_handoff_handle *k, struct cfs_vfs_restored *ret)
+static int restore(struct part *p, struct cfs_handoff_handle *k)
 {
+	struct cfs_vfs *v = p->v;
 	uint64_t fh = atomic_load(&k->fh);
 	struct handle *h = handle_claim(&v->handles, fh);
 	int r = -ENOENT;
@@ -74,7 +91,7 @@ static int restore(struct cfs_vfs *v, struct cfs_handoff_handle *k, struct cfs_v
 	}
 	if (r == 0) {
 		atomic_store_explicit(&h->kind, k->kind, memory_order_release);
-		ret->handles++;
+		p->handles++;
 		return 0;
 	}
 	if (h)
@@ -83,8 +100,62 @@ static int restore(struct cfs_vfs *v, struct cfs_handoff_handle *k, struct cfs_v
 		return r;
 	atomic_store(&k->gen, (uint32_t)(fh >> 32) + 1);
 	atomic_store(&k->fh, 0);
-	ret->gone++;
+	p->gone++;
 	return 0;
+}
+
+/* Skips the handles that an earlier call of cfs_vfs_restore() has restored. */
+static void *restore_part(void *arg)
+{
+	struct part *p = arg;
+	struct cfs_handoff_handle *k;
+	int r = 0, none = 0;
+	uint64_t fh;
+	uint32_t i;
+
+	for (i = 0; i < p->n && r == 0 && !atomic_load(p->failed); i++) {
+		k = cfs_handoff_handle(p->v->conf.handoff, i);
+		fh = atomic_load(&k->fh);
+		if (fh && k->ino % p->of == p->number && !handle_find_any(&p->v->handles, fh))
+			r = restore(p, k);
+	}
+	if (r < 0)
+		atomic_compare_exchange_strong(p->failed, &none, r);
+	return NULL;
+}
+
+static unsigned count_parts(struct cfs_vfs *v, uint32_t n)
+{
+	uint32_t i, in_use = 0;
+
+	for (i = 0; i < n; i++)
+		in_use += atomic_load(&cfs_handoff_handle(v->conf.handoff, i)->fh) != 0;
+	return CFS_MAX(CFS_MIN(in_use / PER_THREAD, THREADS_MAX), 1u);
+}
+
+/* Without memory for a thread, this one takes its part. */
+static int restore_all(struct cfs_vfs *v, uint32_t n, struct cfs_vfs_restored *ret)
+{
+	unsigned of = count_parts(v, n), started, i;
+	struct part part[THREADS_MAX];
+	_Atomic int failed = 0;
+
+	for (i = 0; i < of; i++)
+		part[i] = (struct part){.v = v, .n = n, .number = i, .of = of, .failed = &failed};
+	for (started = 1; started < of; started++)
+		if (cfs_thread_start("restore", restore_part, &part[started],
+				     &part[started].thread) < 0)
+			break;
+	restore_part(&part[0]);
+	for (i = started; i < of; i++)
+		restore_part(&part[i]);
+	for (i = 1; i < started; i++)
+		pthread_join(part[i].thread, NULL);
+	for (i = 0; i < of; i++) {
+		ret->handles += part[i].handles;
+		ret->gone += part[i].gone;
+	}
+	return atomic_load(&failed);
 }
 
 /* Restores the positions of directory readers; frees the other records. */
@@ -127,17 +198,13 @@ static int begin(struct cfs_vfs *v, uint32_t n, struct cfs_vfs_restored *ret)
 int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret)
 {
 	uint32_t n = atomic_load(&cfs_handoff_header(v->conf.handoff)->n_used);
-	struct cfs_handoff_handle *k;
 	int r;
 
 	if (n > CFS_HANDOFF_HANDLES)
 		return -EPROTO;
 	r = ret->begun ? 0 : begin(v, n, ret);
-	for (; ret->next < n && r == 0; ret->next += r == 0) {
-		k = cfs_handoff_handle(v->conf.handoff, ret->next);
-		if (atomic_load(&k->fh))
-			r = restore(v, k, ret);
-	}
+	if (r == 0)
+		r = restore_all(v, n, ret);
 	if (r < 0)
 		return r;
 	handles_free_rest(&v->handles);

@@ -120,6 +120,8 @@ int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh);
 void handle_publish(struct handle *h, uint64_t fh, cfs_ino_t ino, enum handle_kind kind);
 /* NULL when stale, or of another kind. */
 struct handle *handle_find(struct handles *t, uint64_t fh, enum handle_kind kind);
+/* The same of any kind. */
+struct handle *handle_find_any(struct handles *t, uint64_t fh);
 /*
  * Hides the handle in this process. A successor process still finds it, so that a close interrupted
  * by a crash is repeated as a whole.

@@ -457,6 +457,30 @@ def test_outage_while_a_process_goes_on(ws, kind):
     mnt.umount()
 
 
+@pytest.mark.deadline(120)
+def test_many_open_files_and_distant_metadata(ws):
+    """One round trip for each, one after the other, would keep programs waiting until they get EIO."""
+    need_engine("redis")
+    server = servers.started(ws, servers.Redis())
+    url = server.database().url
+    ws.volume(url=url)
+    via = CountingProxy(server.port)
+    ws.cleanups.append(via.close)
+    volume = ws.volume("via", format=False, url=url.replace(str(server.port), str(via.port)))
+    mnt = volume.mount()
+    for i in range(600):
+        write(mnt / str(i), b"%d" % i)
+    files = [open(mnt / str(i), "rb", buffering=0) for i in range(600)]
+    begun = time.monotonic()
+    via.delay_s = 0.03
+    kill_worker(mnt)
+    via.delay_s = 0
+    assert time.monotonic() - begun < 600 * 2 * 0.03 / 2
+    for i, f in enumerate(files):
+        assert os.pread(f.fileno(), 10, 0) == b"%d" % i
+        f.close()
+
+
 @pytest.mark.deadline(200)
 @pytest.mark.parametrize("then", ["goes on", "is stopped", "is stopped and can go on"])
 def test_outage_while_closed_files_are_given_back(ws, then):

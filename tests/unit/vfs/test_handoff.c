@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "unit/metric.h"
+#include "unit/wait.h"
 #include "vfs_fixture.h"
 
 static struct cfs_handoff *attach(struct cfs_handoff *k)
@@ -187,16 +188,22 @@ static void records_run_out(void **state)
 static struct cfs_handoff *handoff;
 
 /* The process is gone: nothing is closed, and the memory of another one maps the file. */
-static void crash(struct cfs_vfs_restored *ret)
+static void die(void)
 {
-	static cfs_ino_t *before;
 	struct cfs_handoff *next = attach(handoff);
 
-	free(before);
 	vfs_abandon();
 	cfs_handoff_close(handoff);
 	handoff = next;
 	start_kept(handoff);
+}
+
+static void crash(struct cfs_vfs_restored *ret)
+{
+	static cfs_ino_t *before;
+
+	free(before);
+	die();
 	*ret = (struct cfs_vfs_restored){0};
 	assert_int_equal(cfs_vfs_restore(vfs, ret), 0);
 	before = ret->lost_inos;
@@ -253,6 +260,65 @@ static void handles_come_back_under_their_numbers(void **state)
 	assert_int_equal(release(b), 0);
 	assert_int_equal(meta.closed, 1); /* the last handle of a removed file */
 	assert_int_equal(cfs_vfs_releasedir(vfs, &c, dir.fh), 0);
+	end();
+}
+
+static _Atomic unsigned inside;
+static _Atomic bool met, alone;
+
+/* In the metadata. True in `met` when two threads were here at the same time. */
+static void meet(void)
+{
+	cfs_deadline_t until = soon();
+
+	atomic_fetch_add(&inside, 1);
+	while (!atomic_load(&met) && !atomic_load(&alone)) {
+		if (atomic_load(&inside) > 1)
+			atomic_store(&met, true);
+		else if (!cfs_backoff(0, 1, 1, until))
+			atomic_store(&alone, true);
+	}
+	atomic_fetch_sub(&inside, 1);
+}
+
+/* Without it: programs with many open files get EIO, as each costs a round trip after the other. */
+static void many_handles_are_restored_at_a_time(void **state)
+{
+	struct cfs_vfs_restored restored = {0};
+	struct cfs_vfs_open dir;
+	uint64_t fh[500];
+	struct cfs_ctx c;
+	int i, r;
+
+	begin();
+	c = ctx();
+	for (i = 0; i < 400; i++)
+		fh[i] = open_file(i % 150, i % 2 ? O_RDWR : O_RDONLY);
+	for (; i < 500; i++) {
+		assert_int_equal(
+			cfs_vfs_opendir(vfs, &c, FIRST_INO + 200 + (cfs_ino_t)i % 50, &dir), 0);
+		fh[i] = dir.fh;
+	}
+	meta.exists[7] = false;
+	meta.failing = FIRST_INO + 20;
+	meta.during_getattr = meet;
+	die();
+	assert_int_equal(cfs_vfs_restore(vfs, &restored), -EIO);
+	assert_true(met);
+	meta.failing = 0;
+	meta.during_getattr = NULL;
+	assert_int_equal(cfs_vfs_restore(vfs, &restored), 0);
+	assert_int_equal(restored.gone, 3);
+	assert_int_equal(restored.handles, 497);
+	assert_int_equal(metric_of(&cfs_vfs_metrics, vfs, "open_handles", NULL), 497);
+	assert_int_equal(metric_of(&cfs_vfs_metrics, vfs, "open_inodes", NULL), 149);
+	c = ctx();
+	for (i = 0; i < 500; i++) {
+		r = i < 400 ? release(fh[i]) : cfs_vfs_releasedir(vfs, &c, fh[i]);
+		assert_int_equal(r, i < 400 && i % 150 == 7 ? -EBADF : 0);
+	}
+	assert_int_equal(metric_of(&cfs_vfs_metrics, vfs, "open_handles", NULL), 0);
+	assert_int_equal(metric_of(&cfs_vfs_metrics, vfs, "open_inodes", NULL), 0);
 	end();
 }
 
@@ -515,6 +581,7 @@ int main(void)
 		cmocka_unit_test(other_files_are_refused),
 		cmocka_unit_test(backing_ids_are_kept),
 		cmocka_unit_test(the_file_cannot_shrink),
+		cmocka_unit_test(many_handles_are_restored_at_a_time),
 		cmocka_unit_test(requests_are_known_again),
 		cmocka_unit_test(old_requests_are_forgotten),
 		cmocka_unit_test(records_run_out),

@@ -78,7 +78,9 @@ int cfs_meta_getattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 
 	pthread_mutex_lock(&meta.lock);
 	meta.calls++;
-	if (ino < FIRST_INO)
+	if (ino == meta.failing)
+		r = -EIO;
+	else if (ino < FIRST_INO)
 		*ret = make_attr(CFS_TYPE_DIR);
 	else if (ino - FIRST_INO < FILES &&
 		 (meta.exists[ino - FIRST_INO] || meta.sustained[ino - FIRST_INO]))
@@ -514,7 +516,9 @@ void cfs_data_end_closed(struct cfs_data *d)
 
 void cfs_file_set_mark(struct cfs_file *f, _Atomic uint32_t *mark)
 {
+	pthread_mutex_lock(&meta.lock);
 	data.mark = mark;
+	pthread_mutex_unlock(&meta.lock);
 }
 
 void cfs_file_drop_mark(struct cfs_file *f, _Atomic uint32_t *mark)

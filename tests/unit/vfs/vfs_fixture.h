@@ -31,7 +31,7 @@ extern struct engine {
 	size_t xattr_len; /* of the only attribute, of which all bytes are 'x'; 0: none */
 	int calls, closed, flocks, unlocks, max_limit;
 	uint64_t unlocked_owners;
-	cfs_ino_t dir_asked;
+	cfs_ino_t dir_asked, failing; /* getattr of `failing` ends with EIO; 0: none does */
 	struct cfs_meta_hooks hooks;
 	void (*during_getattr)(void);
 	void (*during_lookup)(void);

@@ -308,6 +308,7 @@ static void many_handles_are_restored_at_a_time(void **state)
 	meta.failing = 0;
 	meta.during_getattr = NULL;
 	assert_int_equal(cfs_vfs_restore(vfs, &restored), 0);
+	free(restored.lost_inos);
 	assert_int_equal(restored.gone, 3);
 	assert_int_equal(restored.handles, 497);
 	assert_int_equal(metric_of(&cfs_vfs_metrics, vfs, "open_handles", NULL), 497);

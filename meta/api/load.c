@@ -105,8 +105,10 @@ int cfs_meta_put_rows(struct cfs_meta *m, enum cfs_meta_table table, const struc
 int cfs_meta_put_ended_session(struct cfs_meta *m, uint64_t sid)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
-	return (int)CFS_CALL(c, m, CFS_META_OP_session, &ctx,
-			     m->eng->ops->refresh_session(m->eng, c.ctx, sid, "{}", 1));
+	int rc = (int)CFS_CALL(c, m, CFS_META_OP_session, &ctx,
+			       m->eng->ops->refresh_session(m->eng, c.ctx, sid, "{}", 1));
+
+	return rc < 0 ? rc : 0;
 }
 
 /*

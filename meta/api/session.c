@@ -113,9 +113,9 @@ static int resume_session(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	int rc = m->eng->ops->resume_session(m->eng, ctx, sid, m->sessions->info, expiry(m));
 
 	if (rc == -ENOENT) {
-		cfs_warn("the session has ended, file locks and removed files that are open are "
-			 "lost: sid=%llu",
-			 (unsigned long long)sid);
+		cfs_err("another client has ended the session, which was not refreshed in time: "
+			"its file locks are lost: url=%s sid=%llu",
+			m->masked_url, (unsigned long long)sid);
 		return rc;
 	}
 	if (!rc)
@@ -144,6 +144,19 @@ static int new_session(struct cfs_meta *m)
 }
 
 /* ---- heartbeat ---- */
+
+static int refresh_session(struct cfs_meta *m)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	uint64_t sid = cfs_host_sid(&m->host);
+	int rc = m->eng->ops->refresh_session(m->eng, &ctx, sid, m->sessions->info, expiry(m));
+
+	if (rc > 0)
+		cfs_err("another client has ended the session, which was not refreshed in time: "
+			"its file locks are lost: url=%s sid=%llu",
+			m->masked_url, (unsigned long long)sid);
+	return rc < 0 ? rc : 0;
+}
 
 static void lose(struct cfs_meta *m, const char *reason)
 {
@@ -232,6 +245,7 @@ static void clean_stale(struct cfs_meta *m)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	cfs_deadline_t end = cfs_deadline_in(heartbeat_ms(m));
+	int64_t before_s = cfs_clock_earliest_s(m);
 	struct sids *sids;
 	size_t i;
 	int rc;
@@ -244,13 +258,14 @@ static void clean_stale(struct cfs_meta *m)
 	if (!sids)
 		return;
 	sids->own = cfs_host_sid(&m->host);
-	rc = m->eng->ops->each_session(m->eng, &ctx, cfs_clock_earliest_s(m), STALE_LIMIT, note_sid,
-				       sids);
+	rc = m->eng->ops->each_session(m->eng, &ctx, before_s, STALE_LIMIT, note_sid, sids);
 	for (i = 0; i < sids->n && rc >= 0 && !cfs_deadline_passed(end); i++) {
 		int rc2;
 
 		ctx = cfs_ctx_internal(m->conf.timeout_ms);
-		rc2 = m->eng->ops->clean_session(m->eng, &ctx, sids->v[i]);
+		rc2 = m->eng->ops->clean_session(m->eng, &ctx, sids->v[i], before_s);
+		if (rc2 > 0) /* it answers again, or another client was faster */
+			continue;
 		cfs_info("cleaned up after a session that stopped answering: sid=%llu result=%s",
 			 (unsigned long long)sids->v[i], rc2 ? cfs_errname(rc2) : "ok");
 	}
@@ -262,13 +277,12 @@ static void clean_stale(struct cfs_meta *m)
 static void send_heartbeat(void *arg)
 {
 	struct cfs_meta *m = arg;
-	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	struct cfs_ctx ctx;
 	int rc = 0;
 
 	cfs_clock_read(m);
 	if (cfs_host_sid(&m->host) && m->conf.heartbeat_ms)
-		rc = m->eng->ops->refresh_session(m->eng, &ctx, cfs_host_sid(&m->host),
-						  m->sessions->info, expiry(m));
+		rc = refresh_session(m);
 	if (rc)
 		cfs_warn("cannot refresh the session, trying again at the next heartbeat: url=%s "
 			 "error=%s",
@@ -364,7 +378,8 @@ int cfs_sessions_stop(struct cfs_meta *m, bool leave)
 				 "url=%s error=%s",
 				 m->masked_url, cfs_errname(rc));
 		if (!leave)
-			rc2 = m->eng->ops->clean_session(m->eng, &ctx, cfs_host_sid(&m->host));
+			rc2 = m->eng->ops->clean_session(m->eng, &ctx, cfs_host_sid(&m->host),
+							 INT64_MAX);
 		if (rc2)
 			cfs_warn("the session was not ended cleanly, it will expire: sid=%llu "
 				 "error=%s",

@@ -161,12 +161,21 @@ struct cfs_engine_ops {
 
 	/* -- sessions -- */
 	int (*new_session)(CFS_ENG, CFS_CTX, const char *info, int64_t expire_s, uint64_t *ret_sid);
-	/* Updates the expiry; writes a missing record again. */
+	/*
+	 * Updates the expiry. 1: the session has ended, another client has taken its locks. The
+	 * record is written again, so that what requests under way leave under it is cleaned up
+	 * when it expires.
+	 */
 	int (*refresh_session)(CFS_ENG, CFS_CTX, uint64_t sid, const char *info, int64_t expire_s);
-	/* Replaces info and expiry in the session's record. -ENOENT: there is no such session. */
+	/* Replaces info and expiry in the session's record. -ENOENT: there is none, or it has ended. */
 	int (*resume_session)(CFS_ENG, CFS_CTX, uint64_t sid, const char *info, int64_t expire_s);
-	/* Removes locks, ends sustained inodes, then removes the record. */
-	int (*clean_session)(CFS_ENG, CFS_CTX, uint64_t sid);
+	/*
+	 * Ends a session that expires before before_s (INT64_MAX: any, also without a record).
+	 * Marks the record as ended (expiry 0) and removes the locks, in one transaction that looks
+	 * at the expiry; then ends sustained inodes, then removes the record. 1: it does not expire
+	 * by then, or there is none; nothing is changed.
+	 */
+	int (*clean_session)(CFS_ENG, CFS_CTX, uint64_t sid, int64_t before_s);
 	/* Sessions with expire < before_s (0: all), at most limit. */
 	int (*each_session)(CFS_ENG, CFS_CTX, int64_t before_s, size_t limit, cfs_session_fn fn,
 			    void *arg);

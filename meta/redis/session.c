@@ -203,21 +203,19 @@ int rds_op_resume_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint6
 			  expire_s);
 }
 
-int rds_op_clean_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)
+int rds_op_clean_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
+			 int64_t before_s)
 {
-	struct rds_request q;
-	redisReply *a;
+	char before[24] = "";
 	int r;
 
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_session, &rds_drop_locks_lua, &a, "u", sid);
+	if (before_s != INT64_MAX)
+		snprintf(before, sizeof(before), "%" PRId64, before_s);
+	r = rds_change(e, ctx, CFS_META_OP_session, &rds_end_session_lua, "us", sid, before);
 	if (!r)
 		r = rds_end_sustained_all(e, ctx, sid);
 	/* The record is removed last: while it exists, another client continues the clean-up. */
-	if (!r)
-		r = rds_script(&q, ctx, CFS_META_OP_session, &rds_drop_session_lua, &a, "u", sid);
-	rds_end(&q);
-	return r;
+	return r ? r : rds_change(e, ctx, CFS_META_OP_session, &rds_drop_session_lua, "u", sid);
 }
 
 static int each_info(struct cfs_engine *e, const struct cfs_ctx *ctx, const redisReply *list,

@@ -12,6 +12,7 @@ struct session {
 	uint64_t sid;
 	const char *info;
 	int64_t expire_s;
+	bool ended; /* refresh: another client has cleaned it up, or has begun to */
 };
 
 static int log_session(struct sql_conn *c, const struct cfs_ctx *ctx, const struct session *a)
@@ -66,7 +67,12 @@ static int refresh_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *
 	int r;
 
 	sql_repeatable();
+	a->ended = false;
 	r = sql_exec(c, SQL_refresh_session, "ii", a->expire_s, (int64_t)a->sid);
+	if (r)
+		return r < 0 ? r : 0;
+	a->ended = true;
+	r = sql_exec(c, SQL_restore_session, "ii", a->expire_s, (int64_t)a->sid);
 	if (r < 0)
 		return r;
 	return r ? 0 : put_session(c, ctx, a);
@@ -76,8 +82,9 @@ int sql_op_refresh_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint
 			   const char *info, int64_t expire_s)
 {
 	struct session a = {.sid = sid, .info = info, .expire_s = expire_s};
+	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_session, refresh_session, &a);
 
-	return sql_txn(sql_db(e), ctx, CFS_META_OP_session, refresh_session, &a);
+	return r < 0 ? r : a.ended;
 }
 
 static int resume_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
@@ -101,31 +108,47 @@ int sql_op_resume_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint6
 	return sql_txn(sql_db(e), ctx, CFS_META_OP_session, resume_session, &a);
 }
 
-static int drop_locks(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+struct end {
+	uint64_t sid;
+	int64_t before_s;
+	bool alive;
+};
+
+/* The mark, an expiry of 0, tells the session's own mount, whose refresh waits for this. */
+static int end_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
+	struct end *a = arg;
+	int r;
+
+	(void)ctx;
 	sql_repeatable();
-	return sql_clean_session_locks(c, *(uint64_t *)arg);
+	r = sql_exec(c, SQL_end_session, "ii", (int64_t)a->sid, a->before_s);
+	a->alive = r == 0 && a->before_s != INT64_MAX;
+	return r < 0 || a->alive ? r : sql_clean_session_locks(c, a->sid);
 }
 
 static int drop_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	uint64_t sid = *(uint64_t *)arg;
+	const struct end *a = arg;
 	int r;
 
 	sql_repeatable();
-	r = sql_exec(c, SQL_drop_session, "i", (int64_t)sid);
-	return r < 0 ? r : sql_log(c, ctx, "CLEANSESSION(%" PRIu64 ")", sid);
+	r = sql_exec(c, SQL_drop_session, "i", (int64_t)a->sid);
+	return r <= 0 ? r : sql_log(c, ctx, "CLEANSESSION(%" PRIu64 ")", a->sid);
 }
 
-int sql_op_clean_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)
+int sql_op_clean_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
+			 int64_t before_s)
 {
+	struct end a = {.sid = sid, .before_s = before_s};
 	struct sql_db *db = sql_db(e);
-	int r = sql_txn(db, ctx, CFS_META_OP_session, drop_locks, &sid);
+	int r = sql_txn(db, ctx, CFS_META_OP_session, end_session, &a);
 
-	if (!r)
-		r = sql_end_sustained_all(db, ctx, sid);
+	if (r < 0 || a.alive)
+		return r < 0 ? r : 1;
+	r = sql_end_sustained_all(db, ctx, sid);
 	/* The record is removed last: while it exists, another client continues the clean-up. */
-	return r ? r : sql_txn(db, ctx, CFS_META_OP_session, drop_session, &sid);
+	return r ? r : sql_txn(db, ctx, CFS_META_OP_session, drop_session, &a);
 }
 
 struct each {

@@ -39,11 +39,13 @@ SQL(drop_lines, "DELETE FROM {change_log} WHERE id<=?")
 
 /* -- sessions -- */
 SQL(new_session, "INSERT INTO {session2}(sid,expire,info) VALUES(?,?,?)")
-SQL(refresh_session, "UPDATE {session2} SET expire=? WHERE sid=?")
-SQL(resume_session, "UPDATE {session2} SET expire=?,info=? WHERE sid=?")
+SQL(refresh_session, "UPDATE {session2} SET expire=? WHERE sid=? AND expire>0")
+SQL(restore_session, "UPDATE {session2} SET expire=? WHERE sid=?")
+SQL(resume_session, "UPDATE {session2} SET expire=?,info=? WHERE sid=? AND expire>0")
+SQL(end_session, "UPDATE {session2} SET expire=0 WHERE sid=? AND expire<?")
 SQL(mark_session, "UPDATE {session2} SET info=? WHERE sid=? AND info<>?")
 SQL(find_mark, "SELECT sid FROM {session2} WHERE sid=? AND info=?")
-SQL(drop_session, "DELETE FROM {session2} WHERE sid=?")
+SQL(drop_session, "DELETE FROM {session2} WHERE sid=? AND expire=0")
 SQL(each_session, "SELECT sid,expire,info FROM {session2} WHERE expire<? ORDER BY sid LIMIT ?")
 
 /* -- nodes -- */

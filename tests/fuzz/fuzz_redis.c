@@ -481,7 +481,7 @@ static void around(struct cfs_engine *e, const struct cfs_ctx *c, uint8_t which,
 		ops->resume_session(e, c, SID, "{}", 1700000000);
 		break;
 	case 11:
-		ops->clean_session(e, c, SID);
+		ops->clean_session(e, c, SID, INT64_MAX);
 		break;
 	case 12:
 		ops->each_session(e, c, 0, 100, take_session, NULL);

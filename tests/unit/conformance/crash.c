@@ -179,7 +179,7 @@ static void clean_dead_sessions(void)
 
 	OK(cfs_meta_each_session(vol.m, &c, note_other, &dead));
 	assert_int_equal(dead.n, 1);
-	OK(vol.m->eng->ops->clean_session(vol.m->eng, &c, dead.v[0]));
+	OK(vol.m->eng->ops->clean_session(vol.m->eng, &c, dead.v[0], INT64_MAX));
 }
 
 struct delfile {

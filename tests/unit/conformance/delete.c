@@ -162,7 +162,7 @@ static void test_unnamed_ends(void **state)
 	OK(link_unnamed(vol.m, f, d, "f", &a));
 	atomic_store(&vol.m->host.sid, own);
 	assert_true(is_sustained(gone));
-	OK(e->ops->clean_session(e, &c, dead));
+	OK(e->ops->clean_session(e, &c, dead, INT64_MAX));
 	assert_int_equal(try_getattr(gone), -ENOENT);
 	assert_int_equal(find(d, "f"), f);
 	/* The directory decides. */

@@ -78,7 +78,7 @@ static void test_stale(void **state)
 	found.sid = dead;
 	OK(e->ops->each_session(e, &c, c.now.tv_sec, 1000, note, &found));
 	assert_int_equal(found.n, 1);
-	OK(e->ops->clean_session(e, &c, dead));
+	OK(e->ops->clean_session(e, &c, dead, INT64_MAX));
 	assert_int_equal(try_getattr(g), -ENOENT);
 	OK(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_WRITE, false));
 	OK(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_NONE, false));
@@ -116,12 +116,36 @@ static void test_refresh(void **state)
 	OK(cfs_meta_each_session(vol.m, &c, note, &f));
 	assert_int_equal(f.expire_s, c.now.tv_sec + 99);
 	assert_string_equal(f.info, "{\"a\":1}");
-	OK(e->ops->clean_session(e, &c, sid));
-	/* Cleaned by mistake (a long pause): it comes back. */
+	OK(e->ops->clean_session(e, &c, sid, INT64_MAX));
+	/* The mount is told once; what it still does under this session is cleaned up later. */
+	assert_int_equal(e->ops->refresh_session(e, &c, sid, "{\"a\":2}", c.now.tv_sec + 77), 1);
 	OK(e->ops->refresh_session(e, &c, sid, "{\"a\":2}", c.now.tv_sec + 77));
 	OK(cfs_meta_each_session(vol.m, &c, note, &f));
 	assert_int_equal(f.expire_s, c.now.tv_sec + 77);
-	OK(e->ops->clean_session(e, &c, sid));
+	OK(e->ops->clean_session(e, &c, sid, INT64_MAX));
+}
+
+/* A session that has sent a heartbeat since it was found expired keeps its locks and its record. */
+static void test_answers_again(void **state)
+{
+	cfs_ino_t f = make_file(test_dir("answers"), "f");
+	struct cfs_engine *e = vol.m->eng;
+	struct cfs_ctx c = as_root();
+	struct found found = {0};
+	int64_t now_s = c.now.tv_sec;
+
+	OK(e->ops->new_session(e, &c, "{}", now_s - 10, &found.sid));
+	OK(e->ops->flock(e, &c, f, found.sid, 1, CFS_LOCK_WRITE));
+	OK(e->ops->refresh_session(e, &c, found.sid, "{}", now_s + 50));
+	assert_int_equal(e->ops->clean_session(e, &c, found.sid, now_s), 1);
+	assert_int_equal(e->ops->clean_session(e, &c, found.sid, now_s + 50), 1);
+	assert_int_equal(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_READ, false), -EAGAIN);
+	OK(cfs_meta_each_session(vol.m, &c, note, &found));
+	assert_int_equal(found.expire_s, now_s + 50);
+	OK(e->ops->clean_session(e, &c, found.sid, now_s + 51));
+	OK(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_READ, false));
+	OK(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_NONE, false));
+	assert_int_equal(e->ops->clean_session(e, &c, found.sid, now_s + 51), 1);
 }
 
 /* After a restart of its worker a mount goes on with its session, unless that has ended meanwhile. */
@@ -136,7 +160,7 @@ static void test_resume(void **state)
 	OK(cfs_meta_each_session(vol.m, &c, note, &f));
 	assert_int_equal(f.expire_s, c.now.tv_sec + 99);
 	assert_string_equal(f.info, "{\"a\":1}");
-	OK(e->ops->clean_session(e, &c, f.sid));
+	OK(e->ops->clean_session(e, &c, f.sid, INT64_MAX));
 	assert_int_equal(e->ops->resume_session(e, &c, f.sid, "{}", c.now.tv_sec + 99), -ENOENT);
 }
 
@@ -324,7 +348,8 @@ static struct {
 	_Atomic int refused, since_refresh, most;
 } slow;
 
-static int slow_clean(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)
+static int slow_clean(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
+		      int64_t before_s)
 {
 	int n = atomic_fetch_add(&slow.since_refresh, 1) + 1;
 
@@ -332,7 +357,7 @@ static int slow_clean(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t 
 		atomic_store(&slow.most, n);
 	usleep(100 * 1000);
 	if (sid != slow.bad)
-		return slow.real->clean_session(e, ctx, sid);
+		return slow.real->clean_session(e, ctx, sid, before_s);
 	atomic_fetch_add(&slow.refused, 1);
 	return -EIO;
 }
@@ -379,7 +404,7 @@ static void test_slow_cleaning(void **state)
 	assert_in_range(atomic_load(&slow.most), 1, 3);
 	m->eng->ops = slow.real;
 	cfs_meta_close(m);
-	OK(e->ops->clean_session(e, &c, slow.bad));
+	OK(e->ops->clean_session(e, &c, slow.bad, INT64_MAX));
 }
 
 static void log_on(struct cfs_setting *s)
@@ -411,6 +436,7 @@ static void test_changelog(void **state)
 	OK(vol.m->eng->ops->trim_changelog(vol.m->eng, &c, c.now.tv_sec + 100, 0));
 }
 
-TEST_LIST(session, T(test_record), T(test_stale), T(test_clock), T(test_refresh), T(test_resume),
-	  T(test_counters), T(test_setting), T(test_heartbeat), T(test_slow_cleaning),
-	  T(test_read_only), T(test_open_errors), T(test_changelog));
+TEST_LIST(session, T(test_record), T(test_stale), T(test_clock), T(test_refresh),
+	  T(test_answers_again), T(test_resume), T(test_counters), T(test_setting),
+	  T(test_heartbeat), T(test_slow_cleaning), T(test_read_only), T(test_open_errors),
+	  T(test_changelog));

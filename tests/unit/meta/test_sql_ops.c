@@ -225,7 +225,7 @@ static void test_clean_session(void **state)
 		assert_int_equal(unlink_at(f, root, name, 0, &removed), 0);
 	}
 	assert_int_equal(f->e->ops->flock(f->e, &f->ctx, root, FIXTURE_SID, 1, CFS_LOCK_READ), 0);
-	assert_int_equal(f->e->ops->clean_session(f->e, &f->ctx, FIXTURE_SID), 0);
+	assert_int_equal(f->e->ops->clean_session(f->e, &f->ctx, FIXTURE_SID, INT64_MAX), 0);
 	assert_int_equal(fixture_number(f, "SELECT count(*) FROM jfs_sustained"), 0);
 	assert_int_equal(fixture_number(f, "SELECT count(*) FROM jfs_flock"), 0);
 	assert_int_equal(fixture_number(f, "SELECT count(*) FROM jfs_delfile"), 0);

@@ -755,10 +755,10 @@ static void test_sessions(void **state)
 	assert_int_equal(ops(f)->each_session(f->e, &f->ctx, 150, 10, take_session, &l), 0);
 	assert_int_equal(l.n, 1);
 	assert_int_equal(l.sid[0], a);
-	assert_int_equal(ops(f)->clean_session(f->e, &f->ctx, a), 0);
+	assert_int_equal(ops(f)->clean_session(f->e, &f->ctx, a, INT64_MAX), 0);
 	assert_int_equal(fixture_number(f, "SELECT COUNT(*) FROM jfs_session2"), 1);
 	assert_int_equal(ops(f)->refresh_session(f->e, &f->ctx, b, "{}", 300), 0);
-	assert_int_equal(ops(f)->refresh_session(f->e, &f->ctx, a, "{}", 400), 0);
+	assert_int_equal(ops(f)->refresh_session(f->e, &f->ctx, a, "{}", 400), 1);
 	assert_int_equal(fixture_number(f, "SELECT SUM(expire) FROM jfs_session2"), 700);
 	assert_int_equal(fixture_number(f, "SELECT typeof(info)='blob' FROM jfs_session2"), 1);
 }

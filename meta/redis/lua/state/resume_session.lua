@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
 local function op(sid, info, expire)
-	if call('HEXISTS', P .. 'sessionInfos', sid) == 0 then
+	local old = call('ZSCORE', P .. 'allSessions', sid)
+	if not (old and tonumber(old) > 0) or call('HEXISTS', P .. 'sessionInfos', sid) == 0 then
 		return {-2}
 	end
 	call('ZADD', P .. 'allSessions', expire, sid)

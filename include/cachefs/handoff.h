@@ -42,6 +42,7 @@ struct cfs_handoff;
 #define CFS_HANDOFF_CURSOR		256
 #define CFS_HANDOFF_OWNERS		3
 #define CFS_HANDOFF_INIT_MAX		256
+#define CFS_HANDOFF_UNLOCK		1u /* the number of no handle */
 
 struct cfs_handoff_header {
 	char magic[8];
@@ -113,10 +114,10 @@ struct cfs_handoff_handle {
 	uint8_t kind;
 	_Atomic uint8_t flocked, plocked;
 	_Atomic uint8_t wrote;
-	_Atomic uint8_t lost;	  /* enum cfs_handoff_lost */
-	_Atomic uint8_t released; /* the kernel closed it while no process served the mount */
-	uint8_t passing;	  /* of a file: enum cfs_handoff_passing */
-	uint8_t spare;
+	_Atomic uint8_t lost;	   /* enum cfs_handoff_lost */
+	_Atomic uint8_t released;  /* the kernel closed it while no process served the mount */
+	uint8_t passing;	   /* of a file: enum cfs_handoff_passing */
+	_Atomic uint8_t lock_lost; /* it had a file lock when the session ended */
 };
 
 /*
@@ -157,6 +158,17 @@ struct cfs_handoff_dir {
 		uint16_t len;		/* of the cursor */
 		uint8_t cursor[CFS_HANDOFF_CURSOR];
 	} position[2];
+};
+
+/*
+ * An unlock that the metadata has not confirmed, in the place of a directory's record. Older
+ * programs free it, as the record of a handle that does not exist.
+ */
+struct cfs_handoff_unlock {
+	_Atomic uint64_t key; /* CFS_HANDOFF_UNLOCK */
+	uint32_t posix;
+	uint32_t next_free; /* of the process that uses it */
+	uint64_t ino, owner;
 };
 
 int cfs_handoff_create(struct cfs_handoff **ret);
@@ -212,6 +224,12 @@ void cfs_handoff_remove_dir(struct cfs_handoff *k, struct cfs_handoff_dir *d); /
  * cfs_handoff_remove_dir().
  */
 struct cfs_handoff_dir *cfs_handoff_dir(struct cfs_handoff *k, uint32_t i);
+/* NULL of NULL, and when there is no record left. */
+struct cfs_handoff_unlock *cfs_handoff_add_unlock(struct cfs_handoff *k, uint64_t ino,
+						  uint64_t owner, bool posix);
+void cfs_handoff_remove_unlock(struct cfs_handoff *k, struct cfs_handoff_unlock *u); /* or NULL */
+/* The record as an unlock; NULL: it is none. */
+struct cfs_handoff_unlock *cfs_handoff_as_unlock(struct cfs_handoff_dir *d);
 void cfs_handoff_set_position(struct cfs_handoff_dir *d, uint64_t index, const void *cursor,
 			      size_t len);
 /* The directory is read again from its beginning. */

@@ -166,6 +166,19 @@ struct cfs_meta_hooks {
 	void (*reloaded)(void *arg, const struct cfs_setting *s);
 	/* The volume is gone (record missing or other UUID): the mount should end. */
 	void (*lost)(void *arg, const char *reason);
+	/*
+	 * Other clients have ended session `sid`, and its locks may be theirs. Called before the
+	 * mount has its next session, and again when it has (cfs_meta_sid()): some locks may have
+	 * been granted in between.
+	 */
+	void (*session_ended)(void *arg, uint64_t sid);
+	/*
+	 * Keeps an unlock that is not confirmed for a successor process, which hands it to
+	 * cfs_meta_unlock_again(). Returns a note for drop_unlock(), NULL when it cannot be kept.
+	 * On any thread; must not block.
+	 */
+	void *(*keep_unlock)(void *arg, cfs_ino_t ino, uint64_t owner, bool posix);
+	void (*drop_unlock)(void *arg, void *note);
 };
 
 /*
@@ -579,7 +592,11 @@ struct cfs_plock {
 	uint32_t pid;
 	uint64_t start, end; /* inclusive; EOF = INT64_MAX */
 };
-/* wait: until granted, ctx->interrupted (-EINTR) or EDEADLK; no deadline, by contract of flock(2).
+/*
+ * wait: until granted, ctx->interrupted (-EINTR) or EDEADLK; no deadline, by contract of flock(2).
+ * -EIO: the engine does not answer. When the owner has given up all its locks on the inode, or has
+ * none that it knows of, this is repeated in the background as an unlock of all of them, until the
+ * engine confirms it.
  */
 int cfs_meta_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
 		   enum cfs_lock_type type, bool wait);
@@ -588,6 +605,16 @@ int cfs_meta_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 /* *lock becomes the first conflicting lock, or type NONE. */
 int cfs_meta_getlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
 		   struct cfs_plock *lock);
+/* The owner was granted a lock of this kind under that session, and has not given it back. */
+bool cfs_meta_holds_lock(struct cfs_meta *m, uint64_t sid, cfs_ino_t ino, uint64_t owner,
+			 bool posix);
+/*
+ * For a successor process: locks that the owner may hold, and an unlock that the previous process
+ * has kept.
+ */
+void cfs_meta_assume_lock(struct cfs_meta *m, cfs_ino_t ino, uint64_t owner, bool posix);
+void cfs_meta_unlock_again(struct cfs_meta *m, cfs_ino_t ino, uint64_t owner, bool posix,
+			   void *note);
 
 /* ---- sessions, for status ---- */
 

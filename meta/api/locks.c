@@ -15,10 +15,10 @@
 #include "base/bytes.h"
 #include "meta/api/call.h"
 #include "meta/api/core.h"
+#include "meta/api/held.h"
 #include "meta/api/locks.h"
-#include "meta/engine/rules.h"
+#include "meta/api/session.h"
 
-enum { FLOCK_BUCKETS = 64 };
 enum { POLL_FIRST_MS = 1, POLL_LAST_MS = 100, INTERRUPT_POLL_MS = 100, LOCAL_RETRY_MS = 5000 };
 
 struct waiter {
@@ -33,34 +33,31 @@ struct waiter {
 	bool shown;	 /* in that list */
 };
 
-/* BSD locks held by this mount: engines cannot tell who holds one. */
-struct held {
-	struct held *next;
-	cfs_ino_t ino;
-	uint64_t owner;
-	enum cfs_lock_type type;
-};
-
-/* An unlock by an owner that failed while the engine did not answer. */
+/*
+ * An unlock of all that an owner has on an inode, which the engine has not confirmed; or the like
+ * for an owner that has asked for its first lock there, and does not know whether it was granted.
+ */
 struct undone {
 	struct undone *next;
 	cfs_ino_t ino;
 	uint64_t owner;
 	bool posix;
-	bool running; /* it is being retried */
+	bool busy;  /* it is being carried out, or noted: only that thread changes it */
+	void *note; /* cfs_meta_hooks.keep_unlock() */
 };
 
 struct cfs_locks {
 	pthread_mutex_t lock; /* protects the lists */
 	struct waiter *waiters;
 	uint64_t rounds;
-	struct held *held[FLOCK_BUCKETS];
 	_Atomic uint64_t releases; /* a wait that began before one of these must not sleep */
 
 	pthread_mutex_t undone_lock; /* protects undone; not held while the engine is asked */
-	pthread_cond_t undone_ran;   /* signalled when a retry ends */
+	pthread_cond_t undone_ran;   /* signalled when one is not busy any more */
 	struct undone *undone;
 	_Atomic size_t n_undone;
+
+	struct cfs_held held;
 };
 
 int cfs_locks_create(struct cfs_locks **ret)
@@ -78,24 +75,16 @@ int cfs_locks_create(struct cfs_locks **ret)
 	}
 	pthread_mutex_init(&l->lock, NULL);
 	pthread_mutex_init(&l->undone_lock, NULL);
+	cfs_held_init(&l->held);
 	*ret = l;
 	return 0;
 }
 
 void cfs_locks_destroy(struct cfs_locks *l)
 {
-	size_t i;
-
 	if (!l)
 		return;
-	for (i = 0; i < FLOCK_BUCKETS; i++) {
-		while (l->held[i]) {
-			struct held *h = l->held[i];
-
-			l->held[i] = h->next;
-			free(h);
-		}
-	}
+	cfs_held_fini(&l->held);
 	while (l->undone) {
 		struct undone *u = l->undone;
 
@@ -226,112 +215,6 @@ static struct cfs_ctx try_ctx(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	return c;
 }
 
-/* ---- unlocks during an outage ---- */
-
-static bool no_answer(int rc)
-{
-	return rc == -ETIMEDOUT || rc == -ENOTCONN || rc == -EIO;
-}
-
-static struct undone **find_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, bool posix)
-{
-	struct undone **p = &l->undone;
-
-	while (*p && ((*p)->ino != ino || (*p)->owner != owner || (*p)->posix != posix))
-		p = &(*p)->next;
-	return p;
-}
-
-/* Without memory for the note, the end of the session releases the lock. */
-static void note_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, bool posix)
-{
-	struct undone *u;
-
-	pthread_mutex_lock(&l->undone_lock);
-	u = *find_undone(l, ino, owner, posix) ? NULL : malloc(sizeof(*u));
-	if (u) {
-		*u = (struct undone){l->undone, ino, owner, posix};
-		l->undone = u;
-		atomic_fetch_add(&l->n_undone, 1);
-	}
-	pthread_mutex_unlock(&l->undone_lock);
-}
-
-static void remove_undone(struct cfs_locks *l, struct undone **p)
-{
-	struct undone *u = *p;
-
-	*p = u->next;
-	atomic_fetch_sub(&l->n_undone, 1);
-	free(u);
-}
-
-/*
- * The owner takes a lock again, which replaces its pending unlock. 0, or -ETIMEDOUT while a retry
- * of the unlock is under way: it must not take effect after the new lock.
- */
-static int drop_undone(struct cfs_locks *l, const struct cfs_ctx *ctx, cfs_ino_t ino,
-		       uint64_t owner, bool posix)
-{
-	struct undone **p;
-	int rc = 0;
-
-	if (!atomic_load(&l->n_undone))
-		return 0;
-	pthread_mutex_lock(&l->undone_lock);
-	p = find_undone(l, ino, owner, posix);
-	while (*p && (*p)->running && !cfs_deadline_passed(ctx->deadline)) {
-		cfs_cond_wait(&l->undone_ran, &l->undone_lock, ctx->deadline);
-		p = find_undone(l, ino, owner, posix);
-	}
-	if (*p && (*p)->running)
-		rc = -ETIMEDOUT;
-	else if (*p)
-		remove_undone(l, p);
-	pthread_mutex_unlock(&l->undone_lock);
-	return rc;
-}
-
-/* ---- BSD locks ---- */
-
-static void note_flock(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, enum cfs_lock_type type)
-{
-	struct held **p, *h;
-
-	pthread_mutex_lock(&l->lock);
-	for (p = &l->held[ino % FLOCK_BUCKETS]; *p; p = &(*p)->next)
-		if ((*p)->ino == ino && (*p)->owner == owner)
-			break;
-	h = *p;
-	if (h && type == CFS_LOCK_NONE) {
-		*p = h->next;
-		free(h);
-	} else if (h) {
-		h->type = type;
-	} else if (type != CFS_LOCK_NONE) {
-		h = malloc(sizeof(*h));
-		/* Without the note a waiter polls, which is only slower. */
-		if (h) {
-			*h = (struct held){NULL, ino, owner, type};
-			*p = h;
-		}
-	}
-	pthread_mutex_unlock(&l->lock);
-}
-
-static bool held_here(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, enum cfs_lock_type type)
-{
-	const struct held *h;
-
-	pthread_mutex_lock(&l->lock);
-	for (h = l->held[ino % FLOCK_BUCKETS]; h; h = h->next)
-		if (h->ino == ino && h->owner != owner &&
-		    (h->type == CFS_LOCK_WRITE || type == CFS_LOCK_WRITE))
-			break;
-	pthread_mutex_unlock(&l->lock);
-	return h;
-}
-
 /* ---- both kinds ---- */
 
 /* A request for a BSD lock of this type, or for a POSIX lock. */
@@ -340,20 +223,32 @@ struct wish {
 	const struct cfs_plock *lock; /* NULL: BSD */
 };
 
+static const struct cfs_plock nothing = {.type = CFS_LOCK_NONE, .end = INT64_MAX};
+
+static struct cfs_held_key key_of(struct cfs_meta *m, cfs_ino_t ino, uint64_t owner, bool posix)
+{
+	return (struct cfs_held_key){cfs_host_sid(&m->host), ino, owner, posix};
+}
+
 static int try_lock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
 		    const struct wish *k)
 {
+	const struct cfs_plock whole = {.type = k->type, .end = INT64_MAX};
 	struct cfs_locks *l = m->locks;
-	uint64_t sid = cfs_host_sid(&m->host);
-	int rc = k->lock ? m->eng->ops->setlk(m->eng, ctx, ino, sid, owner, k->lock)
-			 : m->eng->ops->flock(m->eng, ctx, ino, sid, owner, k->type);
+	const struct cfs_held_key key = key_of(m, ino, owner, k->lock);
+	int rc = k->lock ? m->eng->ops->setlk(m->eng, ctx, ino, key.sid, owner, k->lock)
+			 : m->eng->ops->flock(m->eng, ctx, ino, key.sid, owner, k->type);
 
 	if (rc)
 		return rc;
-	if (!k->lock)
-		note_flock(l, ino, owner, k->type);
+	cfs_held_apply(&l->held, &key, k->lock ? k->lock : &whole);
 	if (k->type != CFS_LOCK_WRITE)
 		released(l, ino);
+	/* The session has ended meanwhile, and the lock with it. */
+	if (k->type != CFS_LOCK_NONE && key.sid != cfs_host_sid(&m->host)) {
+		cfs_held_apply(&l->held, &key, &nothing);
+		return -EIO;
+	}
 	return 0;
 }
 
@@ -368,8 +263,10 @@ static int find_blocker(struct cfs_meta *m, const struct cfs_ctx *ctx, struct wa
 	uint64_t sid = 0, owner = 0;
 	int rc;
 
+	const struct cfs_held_key key = key_of(m, w->ino, w->owner, k->lock);
+
 	if (!k->lock) {
-		*ret_here = held_here(m->locks, w->ino, w->owner, k->type);
+		*ret_here = cfs_held_conflict(&m->locks->held, &key, k->type);
 		snprintf(w->holder, sizeof(w->holder), "held by %s mount",
 			 *ret_here ? "a program on this" : "another");
 		return 0;
@@ -429,20 +326,194 @@ static int do_lock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	return rc;
 }
 
+/* ---- unlocks that are not confirmed ---- */
+
+static bool no_answer(int rc)
+{
+	return rc == -ETIMEDOUT || rc == -ENOTCONN || rc == -EIO;
+}
+
+static struct undone **find_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, bool posix)
+{
+	struct undone **p = &l->undone;
+
+	while (*p && ((*p)->ino != ino || (*p)->owner != owner || (*p)->posix != posix))
+		p = &(*p)->next;
+	return p;
+}
+
+/* Adds a busy one. NULL: it is there already; without memory the end of the session releases it. */
+static struct undone *add_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, bool posix)
+{
+	struct undone *u;
+
+	pthread_mutex_lock(&l->undone_lock);
+	u = *find_undone(l, ino, owner, posix) ? NULL : malloc(sizeof(*u));
+	if (u) {
+		*u = (struct undone){l->undone, ino, owner, posix, .busy = true};
+		l->undone = u;
+		atomic_fetch_add(&l->n_undone, 1);
+	}
+	pthread_mutex_unlock(&l->undone_lock);
+	return u;
+}
+
+/* With the lock. */
+static void end_busy(struct cfs_locks *l, struct undone *u, bool done)
+{
+	struct undone **p = &l->undone;
+
+	u->busy = false;
+	if (done) {
+		while (*p != u)
+			p = &(*p)->next;
+		*p = u->next;
+		free(u);
+		atomic_fetch_sub(&l->n_undone, 1);
+	}
+	pthread_cond_broadcast(&l->undone_ran);
+}
+
+/*
+ * gives_up: the owner has given up all that it had. Otherwise a lock may have been granted that it
+ * does not believe in; that is taken back when the owner has no others there.
+ */
+static void note_undone(struct cfs_meta *m, cfs_ino_t ino, uint64_t owner, bool posix,
+			bool gives_up)
+{
+	const struct cfs_held_key key = key_of(m, ino, owner, posix);
+	struct cfs_locks *l = m->locks;
+	struct undone *u = add_undone(l, ino, owner, posix);
+	bool done;
+
+	if (gives_up)
+		cfs_held_apply(&l->held, &key, &nothing);
+	if (!u)
+		return;
+	/* Looked at behind add_undone(): another thread's lock is either seen here, or sees it. */
+	done = !gives_up && cfs_held_any(&l->held, &key);
+	if (!done && m->hooks.keep_unlock)
+		u->note = m->hooks.keep_unlock(m->hooks.arg, ino, owner, posix);
+	pthread_mutex_lock(&l->undone_lock);
+	end_busy(l, u, done);
+	pthread_mutex_unlock(&l->undone_lock);
+}
+
+/* With the lock, which is dropped meanwhile; u is not busy. False: the engine does not answer. */
+static bool undo(struct cfs_meta *m, const struct cfs_ctx *ctx, struct undone *u)
+{
+	const struct wish k = {.type = CFS_LOCK_NONE, .lock = u->posix ? &nothing : NULL};
+	struct cfs_locks *l = m->locks;
+	bool done;
+
+	u->busy = true;
+	pthread_mutex_unlock(&l->undone_lock);
+	done = !no_answer(do_lock(m, ctx, u->ino, u->owner, &k, false));
+	/* While it is busy the owner takes no lock, which a successor would take back. */
+	if (done && u->note)
+		m->hooks.drop_unlock(m->hooks.arg, u->note);
+	pthread_mutex_lock(&l->undone_lock);
+	end_busy(l, u, done);
+	return done;
+}
+
+/*
+ * An unlock of the owner that is not confirmed is carried out before its next lock. 0, or
+ * -ETIMEDOUT.
+ */
+static int settle_undone(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 uint64_t owner, bool posix)
+{
+	struct cfs_ctx now = try_ctx(m, ctx);
+	struct cfs_locks *l = m->locks;
+	struct undone *u;
+	int rc = 0;
+
+	if (!atomic_load(&l->n_undone))
+		return 0;
+	pthread_mutex_lock(&l->undone_lock);
+	while ((u = *find_undone(l, ino, owner, posix)) && u->busy &&
+	       !cfs_deadline_passed(now.deadline))
+		cfs_cond_wait(&l->undone_ran, &l->undone_lock, now.deadline);
+	if (u && (u->busy || !undo(m, &now, u)))
+		rc = -ETIMEDOUT;
+	pthread_mutex_unlock(&l->undone_lock);
+	return rc;
+}
+
+static bool is_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, bool posix)
+{
+	bool found;
+
+	if (!atomic_load(&l->n_undone))
+		return false;
+	pthread_mutex_lock(&l->undone_lock);
+	found = *find_undone(l, ino, owner, posix);
+	pthread_mutex_unlock(&l->undone_lock);
+	return found;
+}
+
+/* With the lock. */
+static struct undone *first_undone(struct cfs_locks *l)
+{
+	struct undone *u = l->undone;
+
+	while (u && u->busy)
+		u = u->next;
+	return u;
+}
+
+void cfs_locks_undo(struct cfs_meta *m, uint64_t for_ms)
+{
+	struct cfs_locks *l = m->locks;
+	cfs_deadline_t end = cfs_deadline_in(for_ms);
+	struct cfs_ctx ctx;
+	struct undone *u;
+	bool answered = true;
+
+	if (!atomic_load(&l->n_undone))
+		return;
+	pthread_mutex_lock(&l->undone_lock);
+	while (answered && (u = first_undone(l)) && !cfs_deadline_passed(end)) {
+		ctx = cfs_ctx_internal(m->conf.timeout_ms);
+		answered = undo(m, &ctx, u);
+	}
+	pthread_mutex_unlock(&l->undone_lock);
+}
+
+void cfs_meta_unlock_again(struct cfs_meta *m, cfs_ino_t ino, uint64_t owner, bool posix,
+			   void *note)
+{
+	struct undone *u = add_undone(m->locks, ino, owner, posix);
+
+	if (!u)
+		return;
+	pthread_mutex_lock(&m->locks->undone_lock);
+	u->note = note;
+	end_busy(m->locks, u, false);
+	pthread_mutex_unlock(&m->locks->undone_lock);
+	cfs_sessions_kick(m);
+}
+
+/* ---- requests ---- */
+
 /* all: the owner gives up all that it has. */
 static int lock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
 		const struct wish *k, bool wait, bool all)
 {
+	bool unlocks = k->type == CFS_LOCK_NONE;
 	struct cfs_call c;
-	int rc = 0;
+	int rc;
 
 	cfs_call_begin(&c, m, CFS_META_OP_lock, ctx);
-	if (k->type != CFS_LOCK_NONE)
-		rc = drop_undone(m->locks, c.ctx, ino, owner, k->lock);
-	if (!rc)
-		rc = do_lock(m, c.ctx, ino, owner, k, wait);
-	if (all && no_answer(rc))
-		note_undone(m->locks, ino, owner, k->lock);
+	do {
+		rc = unlocks ? 0 : settle_undone(m, c.ctx, ino, owner, k->lock);
+		if (!rc)
+			rc = do_lock(m, c.ctx, ino, owner, k, wait);
+		/* Another thread's request for this owner has failed meanwhile. */
+	} while (!rc && !unlocks && is_undone(m->locks, ino, owner, k->lock));
+	if (no_answer(rc) && (all || !unlocks))
+		note_undone(m, ino, owner, k->lock, all);
 	return (int)cfs_call_end(&c, rc);
 }
 
@@ -463,36 +534,24 @@ int cfs_meta_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		    lk->type == CFS_LOCK_NONE && lk->start == 0 && lk->end == INT64_MAX);
 }
 
-static int undo(struct cfs_meta *m, const struct undone *u)
+bool cfs_meta_holds_lock(struct cfs_meta *m, uint64_t sid, cfs_ino_t ino, uint64_t owner,
+			 bool posix)
 {
-	const struct cfs_plock everything = {.type = CFS_LOCK_NONE, .end = INT64_MAX};
-	const struct wish k = {.type = CFS_LOCK_NONE, .lock = u->posix ? &everything : NULL};
-	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	const struct cfs_held_key key = {sid, ino, owner, posix};
 
-	return do_lock(m, &ctx, u->ino, u->owner, &k, false);
+	return cfs_held_any(&m->locks->held, &key);
 }
 
-void cfs_locks_undo(struct cfs_meta *m, uint64_t for_ms)
+void cfs_meta_assume_lock(struct cfs_meta *m, cfs_ino_t ino, uint64_t owner, bool posix)
 {
-	struct cfs_locks *l = m->locks;
-	cfs_deadline_t end = cfs_deadline_in(for_ms);
-	struct undone *u;
-	bool answered = true;
+	const struct cfs_held_key key = key_of(m, ino, owner, posix);
 
-	if (!atomic_load(&l->n_undone))
-		return;
-	pthread_mutex_lock(&l->undone_lock);
-	while (answered && (u = l->undone) && !cfs_deadline_passed(end)) {
-		u->running = true;
-		pthread_mutex_unlock(&l->undone_lock);
-		answered = !no_answer(undo(m, u));
-		pthread_mutex_lock(&l->undone_lock);
-		u->running = false;
-		if (answered) /* others may have been inserted before it meanwhile */
-			remove_undone(l, find_undone(l, u->ino, u->owner, u->posix));
-		pthread_cond_broadcast(&l->undone_ran);
-	}
-	pthread_mutex_unlock(&l->undone_lock);
+	cfs_held_assume(&m->locks->held, &key);
+}
+
+void cfs_locks_session_ended(struct cfs_meta *m, uint64_t sid)
+{
+	cfs_held_forget(&m->locks->held, sid);
 }
 
 int cfs_meta_getlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,

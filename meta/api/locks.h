@@ -7,7 +7,9 @@
 
 int cfs_locks_create(struct cfs_locks **ret);
 void cfs_locks_destroy(struct cfs_locks *l);
-/* Retries, for about for_ms, the unlocks that failed while the engine did not answer. */
+/* Retries, for about for_ms, the unlocks that the engine has not confirmed. */
 void cfs_locks_undo(struct cfs_meta *m, uint64_t for_ms);
+/* No owner holds a lock under that session any more. */
+void cfs_locks_session_ended(struct cfs_meta *m, uint64_t sid);
 
 #endif

@@ -31,7 +31,10 @@ enum { STALE_LIMIT = 1000, EXPIRE_BEATS = 5, YEAR_S = 365 * 86400 };
 struct cfs_sessions {
 	struct cfs_ticker *heartbeat, *flusher;
 	char *info;
-	bool lost; /* used by the heartbeat only */
+	/* Used by the heartbeat only. */
+	bool lost;
+	bool ended;	   /* the session has, and there is no other one yet */
+	uint64_t replaced; /* the last session that has; its record expires, or goes at the end */
 };
 
 static uint64_t heartbeat_ms(const struct cfs_meta *m)
@@ -114,7 +117,8 @@ static int resume_session(struct cfs_meta *m, const struct cfs_ctx *ctx)
 
 	if (rc == -ENOENT) {
 		cfs_err("another client has ended the session, which was not refreshed in time: "
-			"its file locks are lost: url=%s sid=%llu",
+			"its file locks are lost, handles that had one fail with EIO: url=%s "
+			"sid=%llu",
 			m->masked_url, (unsigned long long)sid);
 		return rc;
 	}
@@ -145,17 +149,51 @@ static int new_session(struct cfs_meta *m)
 
 /* ---- heartbeat ---- */
 
+/*
+ * The next session has another number: clients may still be cleaning up after this one, and drop
+ * all locks of its number.
+ */
+static int replace_session(struct cfs_meta *m)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	uint64_t old = cfs_host_sid(&m->host), sid;
+	int rc;
+
+	if (m->hooks.session_ended)
+		m->hooks.session_ended(m->hooks.arg, old);
+	rc = m->eng->ops->new_session(m->eng, &ctx, m->sessions->info, expiry(m), &sid);
+	if (rc)
+		return rc;
+	atomic_store(&m->host.sid, sid);
+	m->sessions->replaced = old;
+	if (m->hooks.session_ended)
+		m->hooks.session_ended(m->hooks.arg, old);
+	cfs_locks_session_ended(m, old);
+	cfs_info("using another session: sid=%llu", (unsigned long long)sid);
+	return 0;
+}
+
 static int refresh_session(struct cfs_meta *m)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	struct cfs_sessions *s = m->sessions;
 	uint64_t sid = cfs_host_sid(&m->host);
-	int rc = m->eng->ops->refresh_session(m->eng, &ctx, sid, m->sessions->info, expiry(m));
+	int rc = 0;
 
-	if (rc > 0)
+	if (!s->ended)
+		rc = m->eng->ops->refresh_session(m->eng, &ctx, sid, s->info, expiry(m));
+	if (rc > 0) {
+		s->ended = true;
 		cfs_err("another client has ended the session, which was not refreshed in time: "
-			"its file locks are lost: url=%s sid=%llu",
+			"its file locks are lost, handles that had one fail with EIO: url=%s "
+			"sid=%llu",
 			m->masked_url, (unsigned long long)sid);
-	return rc < 0 ? rc : 0;
+	}
+	if (s->ended) {
+		rc = replace_session(m);
+		s->ended = rc != 0;
+	}
+	return rc;
 }
 
 static void lose(struct cfs_meta *m, const char *reason)
@@ -377,6 +415,8 @@ int cfs_sessions_stop(struct cfs_meta *m, bool leave)
 			cfs_warn("cannot write usage, 'cachefs fsck --repair' counts it again: "
 				 "url=%s error=%s",
 				 m->masked_url, cfs_errname(rc));
+		if (!leave && s->replaced)
+			m->eng->ops->clean_session(m->eng, &ctx, s->replaced, INT64_MAX);
 		if (!leave)
 			rc2 = m->eng->ops->clean_session(m->eng, &ctx, cfs_host_sid(&m->host),
 							 INT64_MAX);
@@ -389,6 +429,12 @@ int cfs_sessions_stop(struct cfs_meta *m, bool leave)
 	}
 	free_sessions(m);
 	return rc;
+}
+
+void cfs_sessions_kick(struct cfs_meta *m)
+{
+	if (m->sessions && m->sessions->heartbeat)
+		cfs_ticker_kick(m->sessions->heartbeat);
 }
 
 int cfs_meta_each_session(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_session_fn fn,

@@ -8,5 +8,7 @@
 int cfs_sessions_start(struct cfs_meta *m);
 /* leave: the record stays. */
 int cfs_sessions_stop(struct cfs_meta *m, bool leave);
+/* The next heartbeat is due now. */
+void cfs_sessions_kick(struct cfs_meta *m);
 
 #endif

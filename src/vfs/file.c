@@ -348,6 +348,8 @@ int cfs_vfs_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint
 	int r;
 
 	if (h) {
+		if (lock_lost(h))
+			return -EIO;
 		read_touches(v, ctx, h);
 		r = cfs_file_read(vnode_file(h->vnode), ctx, fh, off, size, ret);
 		if (r >= 0)
@@ -371,6 +373,8 @@ int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 	}
 	if (!writable(h->flags))
 		return -EBADF;
+	if (lock_lost(h))
+		return -EIO;
 	if (!atomic_load_explicit(&h->vnode->written, memory_order_relaxed))
 		atomic_store_explicit(&h->vnode->written, true, memory_order_relaxed);
 	if (h->record && !atomic_load_explicit(&h->record->wrote, memory_order_relaxed))
@@ -416,6 +420,8 @@ int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 		return handle_find(&v->handles, fh, HANDLE_SPECIAL) ? 0 : -EBADF;
 	if (writable(h->flags))
 		r = commit_at_close(v, h, ctx);
+	if (r == 0 && lock_lost(h))
+		r = -EIO;
 	/* Unlocks after the commit: the next holder must read what was written under the lock. */
 	locks_flush(v, ctx, h, lock_owner);
 	return r;
@@ -543,7 +549,7 @@ int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, boo
 		r = -EIO;
 	if (closed_take_loss(v, h->vnode->node.key) && r == 0)
 		r = -EIO;
-	return r;
+	return r == 0 && lock_lost(h) ? -EIO : r;
 }
 
 int cfs_vfs_fallocate(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, unsigned mode,
@@ -555,6 +561,8 @@ int cfs_vfs_fallocate(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh,
 
 	if (!h || !writable(h->flags))
 		return -EBADF;
+	if (lock_lost(h))
+		return -EIO;
 	if (!len)
 		return -EINVAL;
 	if (off > CFS_FILE_MAX || len > CFS_FILE_MAX - off)
@@ -575,6 +583,8 @@ int cfs_vfs_copy_range(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t sr
 
 	if (!src || !dst || !writable(dst->flags))
 		return -EBADF;
+	if (lock_lost(src) || lock_lost(dst))
+		return -EIO;
 	if (dst_off > CFS_FILE_MAX || len > CFS_FILE_MAX - dst_off)
 		return -EFBIG;
 	own = permitted(ctx);

@@ -84,6 +84,7 @@ int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh)
 		h->passing = (struct passing_handle){0};
 		atomic_store(&h->seen, 0);
 		atomic_store(&h->flocked, false);
+		atomic_store(&h->lock_lost, false);
 		atomic_store(&h->atime_s, 0);
 		h->lock_owners = NULL;
 		h->pins = 0;
@@ -111,6 +112,7 @@ static void record_handle(struct cfs_handoff_handle *k, const struct handle *h, 
 	atomic_store(&k->wrote, 0);
 	atomic_store(&k->lost, 0);
 	atomic_store(&k->released, 0);
+	atomic_store(&k->lock_lost, 0);
 	for (i = 0; i < CFS_HANDOFF_OWNERS; i++)
 		atomic_store(&k->plock_owners[i], 0);
 	atomic_store(&k->fh, fh);

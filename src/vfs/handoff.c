@@ -45,8 +45,12 @@ struct pooled {
 _Static_assert(offsetof(struct cfs_handoff_inode, next_free) ==
 			       offsetof(struct pooled, next_free) &&
 		       offsetof(struct cfs_handoff_dir, next_free) ==
+			       offsetof(struct pooled, next_free) &&
+		       offsetof(struct cfs_handoff_unlock, next_free) ==
 			       offsetof(struct pooled, next_free),
 	       "pooled records begin alike");
+_Static_assert(sizeof(struct cfs_handoff_unlock) <= sizeof(struct cfs_handoff_dir),
+	       "an unlock has room in the record of a directory");
 
 struct record_pool {
 	char *first;
@@ -473,6 +477,31 @@ struct cfs_handoff_dir *cfs_handoff_dir(struct cfs_handoff *k, uint32_t i)
 	uint32_t n = atomic_load(&k->at->header.n_listed);
 
 	return i < n && i < CFS_HANDOFF_DIRS ? &k->at->dirs[i] : NULL;
+}
+
+struct cfs_handoff_unlock *cfs_handoff_add_unlock(struct cfs_handoff *k, uint64_t ino,
+						  uint64_t owner, bool posix)
+{
+	struct cfs_handoff_unlock *u = k ? pool_take(k, &k->dirs) : NULL;
+
+	if (u) {
+		u->posix = posix;
+		u->ino = ino;
+		u->owner = owner;
+		atomic_store(&u->key, CFS_HANDOFF_UNLOCK);
+	}
+	return u;
+}
+
+void cfs_handoff_remove_unlock(struct cfs_handoff *k, struct cfs_handoff_unlock *u)
+{
+	if (u)
+		pool_put(k, &k->dirs, u);
+}
+
+struct cfs_handoff_unlock *cfs_handoff_as_unlock(struct cfs_handoff_dir *d)
+{
+	return atomic_load(&d->fh) == CFS_HANDOFF_UNLOCK ? (void *)d : NULL;
 }
 
 void cfs_handoff_set_position(struct cfs_handoff_dir *d, uint64_t index, const void *cursor,

@@ -81,6 +81,21 @@ struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino)
 	return n;
 }
 
+struct vnode *vnode_of_handle(struct cfs_vfs *v, uint64_t fh)
+{
+	struct vnode *n = NULL;
+	struct handle *h;
+
+	cfs_table_read_lock();
+	h = handle_find(&v->handles, fh, HANDLE_FILE);
+	if (h)
+		n = h->vnode;
+	if (n && !try_ref(n))
+		n = NULL;
+	cfs_table_read_unlock();
+	return n;
+}
+
 struct vnode *vnode_ref(struct vnode *n)
 {
 	atomic_fetch_add_explicit(&n->refs, 1, memory_order_relaxed);

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/log.h"
 #include "vfs-internal.h"
 
 struct lock_owner {
@@ -29,6 +30,8 @@ int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 
 	if (!h)
 		return -EBADF;
+	if (type != CFS_LOCK_NONE && lock_lost(h))
+		return -EIO;
 	owner = flock_owner(owner, fh);
 	/* Recorded before the lock is taken: the release must find it, whatever happens between. */
 	if (type != CFS_LOCK_NONE) {
@@ -42,6 +45,13 @@ int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 		closed_await(v, ctx);
 	}
 	return cfs_meta_flock(v->conf.meta, ctx, h->vnode->node.key, owner, type, wait);
+}
+
+static void lose_lock(struct handle *h)
+{
+	atomic_store(&h->lock_lost, true);
+	if (h->record)
+		atomic_store(&h->record->lock_lost, 1);
 }
 
 /* Replaces an owner in the handoff state by another; 0: a free slot. */
@@ -62,6 +72,7 @@ static void keep_owner(struct cfs_handoff_handle *k, uint64_t from, uint64_t to)
 
 int locks_restore(struct cfs_vfs *v, struct handle *h)
 {
+	uint64_t sid = atomic_load(&cfs_handoff_header(v->conf.handoff)->sid);
 	struct cfs_handoff_handle *k = h->record;
 	struct lock_owner *o;
 	uint64_t owner;
@@ -69,6 +80,8 @@ int locks_restore(struct cfs_vfs *v, struct handle *h)
 
 	atomic_store(&h->flock_owner, atomic_load(&k->flock_owner));
 	atomic_store(&h->flocked, atomic_load(&k->flocked));
+	if (atomic_load(&h->flocked))
+		cfs_meta_assume_lock(v->conf.meta, k->ino, atomic_load(&h->flock_owner), false);
 	if (atomic_load(&k->plocked))
 		atomic_store(&h->vnode->plocked, true);
 	for (i = 0; i < CFS_HANDOFF_OWNERS; i++) {
@@ -80,8 +93,54 @@ int locks_restore(struct cfs_vfs *v, struct handle *h)
 			return -ENOMEM;
 		*o = (struct lock_owner){h->lock_owners, owner};
 		h->lock_owners = o;
+		cfs_meta_assume_lock(v->conf.meta, k->ino, owner, true);
 	}
+	/* Which locks the previous process had is not known any more when their session has ended. */
+	if (atomic_load(&k->lock_lost) ||
+	    (sid != cfs_meta_sid(v->conf.meta) && (atomic_load(&h->flocked) || h->lock_owners)))
+		lose_lock(h);
 	return 0;
+}
+
+static bool has_lock(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino, uint64_t sid)
+{
+	struct lock_owner *o;
+	bool has;
+
+	has = atomic_load(&h->flocked) &&
+	      cfs_meta_holds_lock(v->conf.meta, sid, ino, atomic_load(&h->flock_owner), false);
+	pthread_mutex_lock(&v->lock_owners_lock);
+	for (o = h->lock_owners; o && !has; o = o->next)
+		has = cfs_meta_holds_lock(v->conf.meta, sid, ino, o->owner, true);
+	pthread_mutex_unlock(&v->lock_owners_lock);
+	return has;
+}
+
+void locks_session_ended(struct cfs_vfs *v, uint64_t sid)
+{
+	enum handle_kind kind;
+	struct handle *h;
+	struct vnode *n;
+	uint32_t pos = 0;
+	uint64_t fh, lost = 0;
+
+	if (v->conf.handoff)
+		atomic_store(&cfs_handoff_header(v->conf.handoff)->sid, cfs_meta_sid(v->conf.meta));
+	while ((fh = handle_next(&v->handles, &pos, &kind)) != 0) {
+		n = kind == HANDLE_FILE ? vnode_of_handle(v, fh) : NULL;
+		if (!n)
+			continue;
+		h = handle_find(&v->handles, fh, HANDLE_FILE);
+		if (h && has_lock(v, h, n->node.key, sid) && !lock_lost(h)) {
+			lose_lock(h);
+			lost++;
+		}
+		vnode_put(n);
+	}
+	if (lost)
+		cfs_err("open files have lost their locks, they fail with EIO until they are "
+			"closed: handles=%llu",
+			(unsigned long long)lost);
 }
 
 static int note_owner(struct cfs_vfs *v, struct handle *h, uint64_t owner)
@@ -106,6 +165,22 @@ static int note_owner(struct cfs_vfs *v, struct handle *h, uint64_t owner)
 	return r;
 }
 
+/* Takes the first owner off the list; false: there is none. */
+static bool take_owner(struct cfs_vfs *v, struct handle *h, uint64_t *ret)
+{
+	struct lock_owner *o;
+
+	pthread_mutex_lock(&v->lock_owners_lock);
+	o = h->lock_owners;
+	if (o) {
+		h->lock_owners = o->next;
+		*ret = o->owner;
+	}
+	pthread_mutex_unlock(&v->lock_owners_lock);
+	free(o);
+	return o;
+}
+
 static void forget_owner(struct cfs_vfs *v, struct handle *h, uint64_t owner)
 {
 	struct lock_owner **p, *o;
@@ -125,19 +200,15 @@ static void forget_owner(struct cfs_vfs *v, struct handle *h, uint64_t owner)
 void locks_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h)
 {
 	cfs_ino_t ino = h->vnode->node.key;
-	struct lock_owner *o;
+	uint64_t owner;
 
 	if (atomic_load(&h->flocked) || h->lock_owners)
 		closed_await(v, ctx);
 	if (atomic_load(&h->flocked))
 		cfs_meta_flock(v->conf.meta, ctx, ino, atomic_load(&h->flock_owner), CFS_LOCK_NONE,
 			       false);
-	while (h->lock_owners) {
-		o = h->lock_owners;
-		h->lock_owners = o->next;
-		cfs_meta_setlk(v->conf.meta, ctx, ino, o->owner, &everything, false);
-		free(o);
-	}
+	while (take_owner(v, h, &owner))
+		cfs_meta_setlk(v->conf.meta, ctx, ino, owner, &everything, false);
 }
 
 /* A process has closed a descriptor of the file. */
@@ -157,6 +228,8 @@ int cfs_vfs_setlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 
 	if (!h)
 		return -EBADF;
+	if (lock->type != CFS_LOCK_NONE && lock_lost(h))
+		return -EIO;
 	/* As in cfs_vfs_flock(). */
 	if (lock->type != CFS_LOCK_NONE) {
 		int r = note_owner(v, h, owner);
@@ -175,7 +248,7 @@ int cfs_vfs_getlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
 
-	if (!h)
-		return -EBADF;
+	if (!h || lock_lost(h))
+		return h ? -EIO : -EBADF;
 	return cfs_meta_getlk(v->conf.meta, ctx, h->vnode->node.key, owner, lock);
 }

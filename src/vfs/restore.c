@@ -158,14 +158,20 @@ static int restore_all(struct cfs_vfs *v, uint32_t n, struct cfs_vfs_restored *r
 	return atomic_load(&failed);
 }
 
-/* Restores the positions of directory readers; frees the other records. */
+/* Restores the positions of directory readers, and unlocks to be done; frees the other records. */
 static void resume_dirs(struct cfs_vfs *v)
 {
+	struct cfs_handoff_unlock *u;
 	struct cfs_handoff_dir *d;
 	struct handle *h;
 	uint32_t i;
 
 	for (i = 0; (d = cfs_handoff_dir(v->conf.handoff, i)) != NULL; i++) {
+		u = cfs_handoff_as_unlock(d);
+		if (u) {
+			cfs_meta_unlock_again(v->conf.meta, u->ino, u->owner, u->posix, u);
+			continue;
+		}
 		h = handle_find(&v->handles, atomic_load(&d->fh), HANDLE_DIR);
 		if (h)
 			dir_resume(h, d);
@@ -197,7 +203,8 @@ static int begin(struct cfs_vfs *v, uint32_t n, struct cfs_vfs_restored *ret)
 
 int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret)
 {
-	uint32_t n = atomic_load(&cfs_handoff_header(v->conf.handoff)->n_used);
+	struct cfs_handoff_header *header = cfs_handoff_header(v->conf.handoff);
+	uint32_t n = atomic_load(&header->n_used);
 	int r;
 
 	if (n > CFS_HANDOFF_HANDLES)
@@ -209,6 +216,7 @@ int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret)
 		return r;
 	handles_free_rest(&v->handles);
 	resume_dirs(v);
+	atomic_store(&header->sid, cfs_meta_sid(v->conf.meta));
 	return 0;
 }
 

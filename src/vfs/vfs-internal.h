@@ -45,6 +45,8 @@ struct vnode {
 struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino); /* NULL: no memory */
 /* NULL when it is not open. */
 struct vnode *vnode_find(struct cfs_vfs *v, cfs_ino_t ino);
+/* That of an open file, whose last close may be under way. */
+struct vnode *vnode_of_handle(struct cfs_vfs *v, uint64_t fh);
 /* One more reference for a caller that has one. */
 struct vnode *vnode_ref(struct vnode *n);
 void vnode_put(struct vnode *n);
@@ -75,6 +77,7 @@ struct handle {
 	_Atomic uint32_t gen;
 	_Atomic uint8_t kind;
 	_Atomic bool flocked;
+	_Atomic bool lock_lost;	 /* it had a file lock when the session ended: requests fail */
 	int flags;		 /* of open(2) */
 	_Atomic int64_t atime_s; /* when a read last looked at the access time */
 	uint32_t next_free;	 /* index + 1 */
@@ -290,7 +293,7 @@ struct cfs_vfs {
 	char padding[64];
 	_Atomic uint64_t requests, request_ns, read_bytes, written_bytes;
 	char padding2[64];
-	pthread_mutex_t lock_owners_lock; /* a leaf */
+	pthread_mutex_t lock_owners_lock; /* before that of cfs_meta_holds_lock() */
 	bool flushed;
 	int flush_err;
 };
@@ -438,6 +441,12 @@ bool replay_appended(const struct cfs_ctx *ctx, struct cfs_file *f, uint64_t off
 void locks_flush(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t owner);
 void locks_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h);
 int locks_restore(struct cfs_vfs *v, struct handle *h);
+/* As cfs_meta_hooks.session_ended: handles that had a lock fail with EIO until they are closed. */
+void locks_session_ended(struct cfs_vfs *v, uint64_t sid);
+static inline bool lock_lost(const struct handle *h)
+{
+	return atomic_load_explicit(&h->lock_lost, memory_order_relaxed);
+}
 
 /* ahead.c */
 int ahead_start(struct cfs_vfs *v);

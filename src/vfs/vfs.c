@@ -210,6 +210,25 @@ static void hook_reloaded(void *arg, const struct cfs_setting *s)
 		v->conf.reloaded(v->conf.reloaded_arg, s);
 }
 
+static void hook_session_ended(void *arg, uint64_t sid)
+{
+	locks_session_ended(arg, sid);
+}
+
+static void *hook_keep_unlock(void *arg, cfs_ino_t ino, uint64_t owner, bool posix)
+{
+	struct cfs_vfs *v = arg;
+
+	return cfs_handoff_add_unlock(v->conf.handoff, ino, owner, posix);
+}
+
+static void hook_drop_unlock(void *arg, void *note)
+{
+	struct cfs_vfs *v = arg;
+
+	cfs_handoff_remove_unlock(v->conf.handoff, note);
+}
+
 struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v)
 {
 	return (struct cfs_meta_hooks){
@@ -220,5 +239,8 @@ struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v)
 		.is_open = hook_is_open,
 		.lost = hook_lost,
 		.reloaded = hook_reloaded,
+		.session_ended = hook_session_ended,
+		.keep_unlock = hook_keep_unlock,
+		.drop_unlock = hook_drop_unlock,
 	};
 }

@@ -161,10 +161,10 @@ static void start_session(const struct mount_conf *conf, struct mount *m, bool r
 	if (resume)
 		cfs_meta_resume(m->meta, atomic_load(&h->sid));
 	must("session", cfs_meta_start(m->meta, &hooks), "");
-	if (h) {
+	if (h && !resume)
 		atomic_store(&h->sid, cfs_meta_sid(m->meta));
+	if (h)
 		atomic_fetch_add(&h->workers, 1);
-	}
 	if (resume)
 		must("open files", cfs_vfs_restore(m->vfs, &restored), "");
 	free(restored.lost_inos);

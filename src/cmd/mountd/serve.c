@@ -84,7 +84,8 @@ static int start_session(struct serve *s, char err[256])
 	if (worker_resumes(s->worker))
 		cfs_meta_resume(s->meta, atomic_load(&cfs_handoff_header(handoff)->sid));
 	r = cfs_meta_start(s->meta, &hooks);
-	if (r == 0 && handoff)
+	/* Otherwise cfs_vfs_restore() compares it with that of the previous process first. */
+	if (r == 0 && handoff && !worker_resumes(s->worker))
 		atomic_store(&cfs_handoff_header(handoff)->sid, cfs_meta_sid(s->meta));
 	if (r < 0)
 		snprintf(err, 256, "cannot start a session on volume %s: %s", s->setting->name,

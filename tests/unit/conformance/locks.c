@@ -447,6 +447,104 @@ static void test_release_in_an_outage(void **state)
 	OK(plock(vol.m, f, 3, CFS_LOCK_NONE, 0, MAX));
 }
 
+/* The answer is lost. */
+static int lost_flock(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t sid,
+		      uint64_t owner, enum cfs_lock_type type)
+{
+	OK(real_ops()->flock(e, ctx, ino, sid, owner, type));
+	return -ENOTCONN;
+}
+
+static int lost_setlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t sid,
+		      uint64_t owner, const struct cfs_plock *lock)
+{
+	OK(real_ops()->setlk(e, ctx, ino, sid, owner, lock));
+	return -ETIMEDOUT;
+}
+
+static struct {
+	_Atomic int kept, dropped;
+} notes;
+
+static void *keep_unlock(void *arg, cfs_ino_t ino, uint64_t owner, bool posix)
+{
+	(void)arg;
+	(void)ino;
+	(void)owner;
+	(void)posix;
+	notes.kept++;
+	return &notes;
+}
+
+static void drop_unlock(void *arg, void *note)
+{
+	(void)arg;
+	assert_ptr_equal(note, &notes);
+	notes.dropped++;
+}
+
+/*
+ * A lock that its owner was refused for want of an answer is not held for ever. Locks that the
+ * owner knows of stay.
+ */
+static void test_lost_answer_to_a_lock(void **state)
+{
+	cfs_ino_t f = make_file(test_dir("lost-lock"), "f");
+	struct cfs_ctx c = as_root();
+
+	vol.m->hooks.keep_unlock = keep_unlock;
+	vol.m->hooks.drop_unlock = drop_unlock;
+	OK(plock(vol.m, f, 3, CFS_LOCK_WRITE, 20, 29));
+	atomic_store(&engine_hooks.flock, lost_flock);
+	atomic_store(&engine_hooks.setlk, lost_setlk);
+	assert_int_equal(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_WRITE, false), -EIO);
+	assert_int_equal(plock(vol.m, f, 2, CFS_LOCK_WRITE, 0, 9), -EIO);
+	assert_int_equal(plock(vol.m, f, 3, CFS_LOCK_WRITE, 40, 49), -EIO);
+	atomic_store(&engine_hooks.flock, NULL);
+	atomic_store(&engine_hooks.setlk, NULL);
+	assert_int_equal(notes.kept, 2);
+	assert_int_equal(notes.dropped, 0);
+	assert_int_equal(cfs_meta_flock(vol.other, &c, f, 7, CFS_LOCK_WRITE, false), -EAGAIN);
+	assert_int_equal(plock(vol.other, f, 7, CFS_LOCK_WRITE, 0, 9), -EAGAIN);
+	cfs_locks_undo(vol.m, 1000);
+	assert_int_equal(notes.dropped, 2);
+	OK(cfs_meta_flock(vol.other, &c, f, 7, CFS_LOCK_WRITE, false));
+	OK(plock(vol.other, f, 7, CFS_LOCK_WRITE, 0, 9));
+	assert_int_equal(plock(vol.other, f, 7, CFS_LOCK_WRITE, 20, 29), -EAGAIN);
+	OK(plock(vol.m, f, 3, CFS_LOCK_NONE, 0, MAX));
+	OK(cfs_meta_flock(vol.other, &c, f, 7, CFS_LOCK_NONE, false));
+	OK(plock(vol.other, f, 7, CFS_LOCK_NONE, 0, MAX));
+	vol.m->hooks.keep_unlock = NULL;
+	vol.m->hooks.drop_unlock = NULL;
+}
+
+/* An unlock that a previous process has left is done once, and before the owner's next lock. */
+static void test_unlock_of_a_previous_process(void **state)
+{
+	cfs_ino_t f = make_file(test_dir("left-unlock"), "f");
+	cfs_deadline_t end = cfs_deadline_in(10000);
+
+	notes.dropped = 0;
+	vol.m->hooks.drop_unlock = drop_unlock;
+	OK(plock(vol.m, f, 1, CFS_LOCK_WRITE, 0, 9));
+	OK(plock(vol.m, f, 2, CFS_LOCK_WRITE, 20, 29));
+	cfs_meta_unlock_again(vol.m, f, 1, true, &notes);
+	OK(plock(vol.m, f, 1, CFS_LOCK_WRITE, 5, 9));
+	assert_int_equal(notes.dropped, 1);
+	OK(plock(vol.other, f, 7, CFS_LOCK_WRITE, 0, 4));
+	assert_int_equal(plock(vol.other, f, 7, CFS_LOCK_WRITE, 5, 9), -EAGAIN);
+	cfs_locks_undo(vol.m, 1000);
+	assert_int_equal(plock(vol.other, f, 7, CFS_LOCK_WRITE, 5, 9), -EAGAIN);
+	cfs_meta_unlock_again(vol.m, f, 2, true, &notes);
+	while (notes.dropped < 2 && !cfs_deadline_passed(end)) /* the heartbeat does it, at once */
+		usleep(2000);
+	assert_int_equal(notes.dropped, 2);
+	OK(plock(vol.other, f, 7, CFS_LOCK_WRITE, 20, 29));
+	OK(plock(vol.m, f, 1, CFS_LOCK_NONE, 0, MAX));
+	OK(plock(vol.other, f, 7, CFS_LOCK_NONE, 0, MAX));
+	vol.m->hooks.drop_unlock = NULL;
+}
+
 static void test_no_deadlock_with_released(void **state)
 {
 	cfs_ino_t d = test_dir("released"), a = make_file(d, "a"), b = make_file(d, "b");
@@ -470,4 +568,5 @@ static void test_no_deadlock_with_released(void **state)
 TEST_LIST(lock, T(test_locks_of_a_removed_file_go), T(test_flock), T(test_posix),
 	  T(test_posix_bytes), T(test_wait_local), T(test_wait_foreign), T(test_wait_is_shown),
 	  T(test_interrupt), T(test_deadlock), T(test_no_deadlock_with_woken),
-	  T(test_no_deadlock_with_released), T(test_release_in_an_outage));
+	  T(test_no_deadlock_with_released), T(test_release_in_an_outage),
+	  T(test_lost_answer_to_a_lock), T(test_unlock_of_a_previous_process));

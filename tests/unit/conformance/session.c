@@ -146,6 +146,13 @@ static void test_answers_again(void **state)
 	OK(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_READ, false));
 	OK(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_NONE, false));
 	assert_int_equal(e->ops->clean_session(e, &c, found.sid, now_s + 51), 1);
+	/* A clean-up that has dropped the locks, and goes on, has marked the record with expiry 0. */
+	OK(e->ops->new_session(e, &c, "{}", now_s + 50, &found.sid));
+	OK(e->ops->refresh_session(e, &c, found.sid, "{}", 0));
+	assert_int_equal(e->ops->resume_session(e, &c, found.sid, "{}", now_s + 50), -ENOENT);
+	assert_int_equal(e->ops->refresh_session(e, &c, found.sid, "{}", now_s + 50), 1);
+	OK(e->ops->refresh_session(e, &c, found.sid, "{}", now_s + 50));
+	OK(e->ops->clean_session(e, &c, found.sid, INT64_MAX));
 }
 
 /* After a restart of its worker a mount goes on with its session, unless that has ended meanwhile. */
@@ -342,6 +349,69 @@ static void test_heartbeat(void **state)
 }
 
 static struct {
+	_Atomic int calls;
+	_Atomic uint64_t ended;
+	struct cfs_meta *m;
+	cfs_ino_t ino;
+	_Atomic bool held, held_by_other;
+} ending;
+
+static void on_session_ended(void *arg, uint64_t sid)
+{
+	atomic_store(&ending.held, cfs_meta_holds_lock(ending.m, sid, ending.ino, 1, false));
+	atomic_store(&ending.held_by_other,
+		     cfs_meta_holds_lock(ending.m, sid, ending.ino, 2, true));
+	atomic_store(&ending.ended, sid);
+	atomic_fetch_add(&ending.calls, 1);
+}
+
+/*
+ * A mount that was paused while others ended its session notices. It goes on under another session,
+ * whose locks hold.
+ */
+static void test_ended_by_another(void **state)
+{
+	struct cfs_meta_conf conf = {.heartbeat_ms = 1000};
+	struct cfs_meta_hooks hooks = {.session_ended = on_session_ended};
+	cfs_deadline_t end = cfs_deadline_in(20000);
+	const struct cfs_plock part = {CFS_LOCK_WRITE, 1, 5, 9}, none = {CFS_LOCK_NONE, 1, 5, 9};
+	struct cfs_engine *e = vol.m->eng;
+	struct cfs_ctx c = as_root();
+	uint64_t sid;
+
+	ending.ino = make_file(test_dir("ended"), "f");
+	ending.m = open_third(&conf);
+	OK(cfs_meta_start(ending.m, &hooks));
+	sid = cfs_meta_sid(ending.m);
+	OK(cfs_meta_flock(ending.m, &c, ending.ino, 1, CFS_LOCK_WRITE, false));
+	OK(cfs_meta_setlk(ending.m, &c, ending.ino, 2, &part, false));
+	OK(cfs_meta_setlk(ending.m, &c, ending.ino, 2, &none, false));
+	OK(e->ops->clean_session(e, &c, sid, INT64_MAX));
+	while (cfs_meta_sid(ending.m) == sid && !cfs_deadline_passed(end))
+		usleep(2000);
+	while (atomic_load(&ending.calls) < 2 && !cfs_deadline_passed(end))
+		usleep(2000);
+	assert_int_not_equal(cfs_meta_sid(ending.m), sid);
+	assert_int_equal(atomic_load(&ending.calls), 2);
+	assert_int_equal(atomic_load(&ending.ended), sid);
+	assert_true(atomic_load(&ending.held));
+	assert_false(atomic_load(&ending.held_by_other)); /* it had given its lock back */
+	OK(cfs_meta_flock(vol.m, &c, ending.ino, 1, CFS_LOCK_WRITE, false));
+	assert_int_equal(cfs_meta_flock(ending.m, &c, ending.ino, 1, CFS_LOCK_WRITE, false),
+			 -EAGAIN);
+	OK(cfs_meta_flock(vol.m, &c, ending.ino, 1, CFS_LOCK_NONE, false));
+	OK(cfs_meta_flock(ending.m, &c, ending.ino, 1, CFS_LOCK_WRITE, false));
+	assert_true(cfs_meta_holds_lock(ending.m, cfs_meta_sid(ending.m), ending.ino, 1, false));
+	/* The old record, written again, goes with what it may still have. */
+	OK(e->ops->clean_session(e, &c, sid, INT64_MAX));
+	assert_int_equal(cfs_meta_flock(vol.m, &c, ending.ino, 1, CFS_LOCK_WRITE, false), -EAGAIN);
+	OK(cfs_meta_stop(ending.m));
+	cfs_meta_close(ending.m);
+	OK(cfs_meta_flock(vol.m, &c, ending.ino, 1, CFS_LOCK_WRITE, false));
+	OK(cfs_meta_flock(vol.m, &c, ending.ino, 1, CFS_LOCK_NONE, false));
+}
+
+static struct {
 	struct cfs_engine_ops ops;
 	const struct cfs_engine_ops *real;
 	uint64_t bad;
@@ -437,6 +507,6 @@ static void test_changelog(void **state)
 }
 
 TEST_LIST(session, T(test_record), T(test_stale), T(test_clock), T(test_refresh),
-	  T(test_answers_again), T(test_resume), T(test_counters), T(test_setting),
-	  T(test_heartbeat), T(test_slow_cleaning), T(test_read_only), T(test_open_errors),
-	  T(test_changelog));
+	  T(test_answers_again), T(test_ended_by_another), T(test_resume), T(test_counters),
+	  T(test_setting), T(test_heartbeat), T(test_slow_cleaning), T(test_read_only),
+	  T(test_open_errors), T(test_changelog));

@@ -576,6 +576,89 @@ static void a_directory_is_read_on_from_its_place(void **state)
 	end();
 }
 
+/* The answers to a program that writes, syncs and closes. */
+static void assert_answers(uint64_t fh, int want)
+{
+	char byte = 120;
+	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
+	struct cfs_ctx c = ctx();
+	uint64_t off;
+
+	assert_int_equal(cfs_vfs_write(vfs, &c, fh, 0, false, &iov, 1, &off), want);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, fh, false), want);
+	assert_int_equal(cfs_vfs_flush_file(vfs, &c, fh, 0), want);
+	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 1, CFS_LOCK_READ, false), want);
+}
+
+/* Without it: a program writes under a lock that another mount has by now. */
+static void a_lost_lock_fails_its_handle(void **state)
+{
+	struct cfs_plock lock = {.type = CFS_LOCK_WRITE, .end = 10};
+	struct cfs_vfs_restored restored;
+	struct cfs_ctx c;
+	uint64_t posix, bsd, plain;
+
+	begin();
+	meta.sid = 7;
+	atomic_store(&cfs_handoff_header(handoff)->sid, 7);
+	c = ctx();
+	posix = open_file(1, O_RDWR);
+	plain = open_file(1, O_RDWR);
+	assert_int_equal(cfs_vfs_setlk(vfs, &c, posix, 42, &lock, false), 0);
+	/* Locks that were given back are not lost. */
+	meta.hooks.session_ended(meta.hooks.arg, 7);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, posix, false), 0);
+	meta.holds_locks = true;
+	meta.sid = 8;
+	meta.hooks.session_ended(meta.hooks.arg, 7);
+	assert_int_equal(atomic_load(&cfs_handoff_header(handoff)->sid), 8);
+	assert_answers(posix, -EIO);
+	assert_answers(plain, 0);
+	lock.type = CFS_LOCK_NONE;
+	assert_int_equal(cfs_vfs_setlk(vfs, &c, posix, 42, &lock, false), 0);
+	meta.assumed = 0;
+	crash(&restored);
+	c = ctx();
+	assert_answers(posix, -EIO);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, plain, false), 0);
+	assert_int_equal(meta.assumed, 2); /* plain has a BSD lock by now, posix had one */
+	release(posix);
+	release(plain);
+	bsd = open_file(1, O_RDWR);
+	plain = open_file(1, O_RDWR);
+	assert_int_equal(cfs_vfs_flock(vfs, &c, bsd, 43, CFS_LOCK_WRITE, false), 0);
+	meta.sid = 9; /* the session was gone when the next process wanted it */
+	crash(&restored);
+	assert_int_equal(atomic_load(&cfs_handoff_header(handoff)->sid), 9);
+	assert_answers(bsd, -EIO);
+	assert_answers(plain, 0);
+	release(bsd);
+	release(plain);
+	meta.sid = 0;
+	meta.holds_locks = false;
+	end();
+}
+
+/* Without it: a lock whose file was closed in an outage stays for ever. */
+static void unlocks_are_handed_over(void **state)
+{
+	struct cfs_vfs_restored restored;
+	void *notes[3];
+	int i;
+
+	begin();
+	for (i = 0; i < 3; i++)
+		notes[i] = meta.hooks.keep_unlock(meta.hooks.arg, FIRST_INO + 1, 100 << i, true);
+	meta.hooks.drop_unlock(meta.hooks.arg, notes[1]);
+	meta.unlocks_again = 0;
+	crash(&restored);
+	assert_int_equal(meta.unlocks_again, 500);
+	/* Each was done, and dropped. */
+	crash(&restored);
+	assert_int_equal(meta.unlocks_again, 500);
+	end();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -594,6 +677,8 @@ int main(void)
 		cmocka_unit_test(torn_records_are_no_handles),
 		cmocka_unit_test(lost_data_is_told_once_per_handle),
 		cmocka_unit_test(a_directory_is_read_on_from_its_place),
+		cmocka_unit_test(a_lost_lock_fails_its_handle),
+		cmocka_unit_test(unlocks_are_handed_over),
 	};
 
 	return cmocka_run_group_tests(tests, make_pool, free_pool);

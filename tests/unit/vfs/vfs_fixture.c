@@ -290,6 +290,29 @@ REFUSE(cfs_meta_statfs, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
        struct cfs_statfs *ret)
 REFUSE(cfs_meta_truncate, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
        uint64_t length, struct cfs_attr *ret)
+uint64_t cfs_meta_sid(struct cfs_meta *m)
+{
+	return meta.sid;
+}
+
+bool cfs_meta_holds_lock(struct cfs_meta *m, uint64_t sid, cfs_ino_t ino, uint64_t owner,
+			 bool posix)
+{
+	return meta.holds_locks;
+}
+
+void cfs_meta_assume_lock(struct cfs_meta *m, cfs_ino_t ino, uint64_t owner, bool posix)
+{
+	meta.assumed++;
+}
+
+void cfs_meta_unlock_again(struct cfs_meta *m, cfs_ino_t ino, uint64_t owner, bool posix,
+			   void *note)
+{
+	meta.unlocks_again += owner;
+	meta.hooks.drop_unlock(meta.hooks.arg, note);
+}
+
 REFUSE(cfs_meta_getlk, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
        struct cfs_plock *lock)
 REFUSE(cfs_meta_removexattr, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,

@@ -30,7 +30,9 @@ extern struct engine {
 	struct cfs_attr attr[FILES];
 	size_t xattr_len; /* of the only attribute, of which all bytes are 'x'; 0: none */
 	int calls, closed, flocks, unlocks, max_limit;
-	uint64_t unlocked_owners;
+	uint64_t unlocked_owners, unlocks_again, sid;
+	bool holds_locks;
+	_Atomic int assumed;
 	cfs_ino_t dir_asked, failing; /* getattr of `failing` ends with EIO; 0: none does */
 	struct cfs_meta_hooks hooks;
 	void (*during_getattr)(void);

@@ -33,8 +33,9 @@ struct cfs_fuse_conf {
 	/* Borrowed; the one in the handoff, if there is one. cfs_fuse_mount() writes it. */
 	struct cfs_agreement *agreement;
 	/*
-	 * The FUSE connection of a mount that a previous process served and that `handoff` describes;
-	 * -1: create a mount. The session closes it at its end, also when cfs_fuse_mount() fails.
+	 * The FUSE connection of a mount that a previous process served and that `handoff`
+	 * describes; -1: create a mount. The session closes it at its end, also when
+	 * cfs_fuse_mount() fails.
 	 */
 	int device;
 	/* Inodes whose content and attributes the kernel caches wrongly; borrowed. */
@@ -97,10 +98,10 @@ int cfs_fuse_device(const struct cfs_fuse *f);
 /* Whether the kernel can resend the requests that a dead process left unanswered. */
 bool cfs_fuse_can_resume(struct cfs_handoff *handoff);
 /*
- * Stands in while no process is ready to serve the connection. A request fails with EIO `timeout_ms`
- * after its arrival. Requests of the previous process fail `timeout_ms` after its death (since_ms, as
- * cfs_now_ms()), but not at once. The standby must end before cfs_fuse_loop(), which has the
- * unanswered requests resent. handoff records the handles that are closed meanwhile.
+ * Stands in while no process is ready to serve the connection. A request fails with EIO
+ * `timeout_ms` after its arrival. Requests of the previous process fail `timeout_ms` after its
+ * death (since_ms, as cfs_now_ms()), but not at once. The standby must end before cfs_fuse_loop(),
+ * which has the unanswered requests resent. handoff records the handles that are closed meanwhile.
  */
 struct cfs_fuse_standby;
 int cfs_fuse_standby_begin(int device, struct cfs_handoff *handoff, uint64_t timeout_ms,
@@ -110,13 +111,13 @@ bool cfs_fuse_standby_is_ended(struct cfs_fuse_standby *s);
 /* s may be NULL. Returns how many requests have failed. */
 uint64_t cfs_fuse_standby_end(struct cfs_fuse_standby *s);
 /*
- * Makes the kernel drop a cached name and its directory's cached attributes. Must not be called on a
- * thread that a change of that directory waits for.
+ * Makes the kernel drop a cached name and its directory's cached attributes. Must not be called on
+ * a thread that a change of that directory waits for.
  */
 void cfs_fuse_name_changed(struct cfs_fuse *f, cfs_ino_t parent, const char *name, size_t len);
 /* Unmounts (lazily when busy) and frees the session. */
 void cfs_fuse_unmount(struct cfs_fuse *f);
-/* Whether the kernel has ended the connection, so that the mount cannot work again. device -1: false. */
+/* Whether the kernel has ended the connection: the mount cannot work again. device -1: false. */
 bool cfs_fuse_has_ended(int device);
 /*
  * As umount2(2) without following links, by fusermount3(1) for the user who mounted it. lazy:

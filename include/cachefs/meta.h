@@ -2,9 +2,9 @@
 /*
  * Metadata of a volume: names, attributes, chunk lists, sessions, locks, quotas.
  *
- * One struct cfs_meta is one connection pool to one volume in one engine (SQLite, ...). The core
- * does what all engines share (names, trash, quotas, id batches, heartbeats, background jobs) and
- * then makes exactly one call into the engine (meta/engine/engine.h), on the calling thread.
+ * A struct cfs_meta is a connection pool to a volume in an engine (SQLite, ...). The core does what
+ * all engines share (names, trash, quotas, id batches, heartbeats, background jobs), and usually
+ * makes one call of the engine (meta/engine/engine.h), on the calling thread.
  *
  * Format: volume-format sections 2, 5, 6, 9, 10, 11. Every function may be called from any thread,
  * returns 0 or a negative errno, and returns before ctx->deadline (-ETIMEDOUT becomes -EIO at the
@@ -89,21 +89,21 @@ struct cfs_handoff_request;
 struct cfs_ctx {
 	uint32_t uid, gid;
 	pid_t pid;
-	const gid_t *groups; /* supplementary groups; only looked at when check is set */
+	const gid_t *groups; /* supplementary groups; used only when check is set */
 	size_t n_groups;
-	bool check;	     /* do permission checks here (squash, non-default permissions) */
-	bool admin;	     /* may use the mount's own files; for the front end, by real uid */
+	bool check;	     /* check permissions (squash, non-default permissions) */
+	bool admin;	     /* may use the mount's special files; the VFS sets and checks it */
 	struct timespec now; /* CLOCK_REALTIME at the start of the operation */
 	cfs_deadline_t deadline;
 	/*
-	 * True when the caller has given up (FUSE INTERRUPT). Operations without a deadline ask it:
-	 * waits for locks, long operations. May be NULL.
+	 * True when the caller has given up (FUSE_INTERRUPT). Called by operations without a
+	 * deadline: waits for locks, long operations. May be NULL.
 	 */
 	bool (*interrupted)(void *arg);
 	void *interrupted_arg;
 	/*
-	 * replay: a process that died may have executed this request already. record: that of
-	 * its result, to be filled in for the next replay; may be NULL. Both are for the VFS.
+	 * replay: a process that has died may have carried out this request. record: of the request
+	 * in the handoff state, for a later replay; may be NULL. Both are for the VFS.
 	 */
 	bool replay;
 	struct cfs_handoff_request *record;
@@ -121,7 +121,7 @@ static inline bool cfs_ctx_in_group(const struct cfs_ctx *ctx, uint32_t gid)
 	return false;
 }
 
-/* root, now, deadline in timeout_ms */
+/* A context of root that starts now, with that deadline. */
 struct cfs_ctx cfs_ctx_internal(uint64_t timeout_ms);
 
 /* ---- life ---- */
@@ -131,20 +131,18 @@ struct cfs_meta;
 #define CFS_SKIP_DIR_MTIME_MS 100
 
 struct cfs_meta_conf {
-	bool create;	/* a database that does not exist is made by cfs_meta_format */
-	bool read_only; /* no session, no background jobs, every change is -EROFS */
-	bool no_bgjob;
+	bool create;	       /* the database need not exist: cfs_meta_format() makes it */
+	bool read_only;	       /* no session, no background jobs, every change is -EROFS */
+	bool no_bgjob;	       /* no background jobs */
 	uint64_t heartbeat_ms; /* 12 000; 0: session expires in a year */
 	uint64_t timeout_ms;   /* deadline of internal operations, 30 000 */
 	/*
-	 * Longest delay before a directory's times are stored, CFS_SKIP_DIR_MTIME_MS; this mount
-	 * shows them at once. 0: they are stored before a call returns.
+	 * Longest delay before a directory's times are stored, CFS_SKIP_DIR_MTIME_MS. This mount
+	 * shows them at once. 0: each call stores them.
 	 */
 	uint64_t skip_dir_mtime_ms;
 	int64_t max_deletes;	 /* threads that remove file data, 2 */
 	const char *mount_point; /* for the session record */
-	char *subdir;		 /* not used by the core */
-	bool squash_checks;	 /* permission checks by the core on every call */
 };
 
 /*
@@ -153,13 +151,13 @@ struct cfs_meta_conf {
  */
 struct cfs_meta_hooks {
 	void *arg;
-	/* Removes the objects of a slice; -EAGAIN: try again later. */
+	/* Removes the objects of a slice. -EAGAIN: the next hourly job tries again. */
 	int (*delete_slice)(void *arg, uint64_t slice, uint32_t size);
-	/* Objects stored so far survive a power failure when this returns 0. */
+	/* 0: the objects stored so far survive a power failure. */
 	int (*sync_objects)(void *arg);
-	/* The chunk has enough records to be worth compacting (a hint). */
+	/* A hint: the chunk has enough records to be worth compacting. */
 	void (*compact)(void *arg, cfs_ino_t ino, uint32_t indx, bool force);
-	/* This client holds the inode open. Called on the operation's own thread, inside a
+	/* Whether this client has the inode open. Called on the operation's own thread, inside a
 	 * transaction: must not block. */
 	bool (*is_open)(void *arg, cfs_ino_t ino);
 	/* A client has changed the setting. */
@@ -182,38 +180,38 @@ struct cfs_meta_hooks {
 };
 
 /*
- * Connects. err receives one line naming the (masked) URL, "" when all is well. -ENOENT: no such
- * database; -EINVAL: bad URL or unknown engine; -EACCES; -ETIMEDOUT...  An unformatted database is
- * fine here, with conf->create also one that does not exist.
+ * Connects. err: one line with the masked URL, "" on success. -ENOENT: no such database; -EINVAL:
+ * bad URL or unknown engine. The database need not have a volume.
  */
 int cfs_meta_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret,
 		  char err[256]);
 void cfs_meta_close(struct cfs_meta *m);
-/* Stable name of the engine, "sqlite3". */
+/* The name of the engine, as "sqlite3". */
 const char *cfs_meta_engine_name(struct cfs_meta *m);
 
 /*
- * Writes the setting and, on an empty database, schema, counters, root and trash (volume-format
- * section 3). On an existing volume it changes only mutable fields (-EEXIST and err when another
- * field differs, unless force).
+ * Writes the setting and, into an empty database, schema, counters, root and trash (volume-format
+ * section 3). On an existing volume only mutable fields may differ (-EEXIST), unless force is set.
  */
 int cfs_meta_format(struct cfs_meta *m, const struct cfs_setting *s, bool force, char err[256]);
 /* Reads and checks the setting. -ENODATA: not a volume. The result is the core's own copy. */
 int cfs_meta_load(struct cfs_meta *m, struct cfs_setting **ret, char err[256]);
-/* The setting of the last load or heartbeat. Caller frees. */
+/* The setting of the last load or heartbeat. The caller frees it. */
 int cfs_meta_setting(struct cfs_meta *m, struct cfs_setting **ret);
 
 /*
- * Continues the session that a previous process left; call it before cfs_meta_start(). When that
- * session has ended, with its locks and its unlinked open files, cfs_meta_start() makes a fresh
- * one.
+ * Called before cfs_meta_start(), which then continues the session of a previous process. If that
+ * has ended, with its locks and its unlinked open files, cfs_meta_start() begins another one.
  */
 void cfs_meta_resume(struct cfs_meta *m, uint64_t sid);
-/* Session (unless read-only), heartbeat, background jobs. After a successful load. */
+/*
+ * Starts the session (unless read-only), the heartbeat and background jobs. Called after a
+ * successful load.
+ */
 int cfs_meta_start(struct cfs_meta *m, const struct cfs_meta_hooks *hooks);
 /*
- * Ends jobs and removes the session: locks, sustained inodes, pending counters included. Logs what
- * could not be done; the first error is returned.
+ * Ends jobs and removes the session, with its locks, sustained inodes and pending counters. Logs
+ * failures, and returns the first one.
  */
 int cfs_meta_stop(struct cfs_meta *m);
 /* As cfs_meta_stop(), but the session stays for a successor process. */
@@ -221,40 +219,38 @@ int cfs_meta_leave(struct cfs_meta *m);
 uint64_t cfs_meta_sid(struct cfs_meta *m); /* 0 without session */
 
 /*
- * When this returns 0, the metadata changes acknowledged so far, to any client, survive a power
- * failure. cfs_meta_sync() leaves out directory times that are not stored yet, cfs_meta_sync_dirs()
- * includes them. The configuration of a database server decides when its changes are durable.
+ * 0: the changes acknowledged so far, to any client, survive a power failure. cfs_meta_sync()
+ * leaves out directory times that are not stored yet, cfs_meta_sync_dirs() includes them. The
+ * configuration of a database server decides when its changes are durable.
  */
 int cfs_meta_sync(struct cfs_meta *m, const struct cfs_ctx *ctx);
 int cfs_meta_sync_dirs(struct cfs_meta *m, const struct cfs_ctx *ctx);
 /*
- * Call it before the removal of objects that no record names. When it returns 0, the objects stored
- * so far (hooks), and then the changes made so far by any client, survive a power failure.
- * Otherwise a power failure could bring back records that name removed objects.
+ * Called before objects that no record names are removed. 0: the objects stored so far (hooks), and
+ * then the changes made so far by any client, survive a power failure. Without it, a power failure
+ * could bring back records that name removed objects.
  */
 int cfs_meta_settle(struct cfs_meta *m);
 
 /*
- * Has a copy of the metadata take part in durability. fn returns 0 when the copy has all changes
- * acknowledged before its call: for cfs_meta_sync(), cfs_meta_sync_dirs() and cfs_meta_await_copy()
- * when `sync` is set, for cfs_meta_settle() in any case, as the copy must not name removed objects
- * either; then no caller waits for it, and `hurry` is not set. Call it before cfs_meta_start(). fn
- * is called on the caller's thread.
+ * Sets a copy of the metadata (replication). Called before cfs_meta_start(). fn is called on the
+ * caller's thread, and returns 0 when the copy has all changes acknowledged before its call.
+ * `sync`: cfs_meta_sync(), cfs_meta_sync_dirs() and cfs_meta_await_copy() wait for the copy.
+ * cfs_meta_settle() always does, as the copy must not name removed objects either; no program waits
+ * for that, so `hurry` is not set.
  */
 typedef int (*cfs_meta_copy_fn)(void *arg, bool hurry, cfs_deadline_t deadline);
 void cfs_meta_copy_to(struct cfs_meta *m, cfs_meta_copy_fn fn, void *arg, bool sync);
-/* For a close: with `sync`, the copy has what was committed. */
+/* Called by a close. With `sync` it waits until the copy has what was committed. */
 int cfs_meta_await_copy(struct cfs_meta *m, const struct cfs_ctx *ctx);
-/* Every change is -EROFS from now on, also of the core itself. For good. */
+/* Every later change is refused with -EROFS, also those of the core itself. */
 void cfs_meta_refuse_changes(struct cfs_meta *m);
-/*
- * Slice ids that are not given out: blocks that a lost part of the history has named keep theirs.
- */
+/* Skips n slice ids: records that a restore has lost may have named blocks by these. */
 int cfs_meta_skip_slices(struct cfs_meta *m, const struct cfs_ctx *ctx, int64_t n);
 
 /* ---- names and attributes ---- */
 
-/* "." and ".." are answered too. A name in the trash root is an hour directory. */
+/* Also finds "." and "..". Names in the trash root are hour directories. */
 int cfs_meta_lookup(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
 		    const char *name, size_t name_len, struct cfs_entry *ret);
 int cfs_meta_getattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -272,19 +268,19 @@ enum cfs_set {
 	CFS_SET_FLAGS = 1 << 8,
 	/* Not of directories: clear setuid and (if group executable) setgid, as after a write. */
 	CFS_SET_KILL_SUID = 1 << 9,
-	CFS_SET_KILL_SGID =
-		1 << 10, /* with the former: clear setgid also where the group may not execute */
+	/* With the former: clear setgid even if the group may not execute. */
+	CFS_SET_KILL_SGID = 1 << 10,
 	CFS_SET_TIER = 1 << 11,
-	CFS_SET_IS_OPEN = 1 << 15, /* set by the core: this mount has it open, so it may be changed
-				      in the trash */
+	/* Set by the core: this mount has the inode open, so it may change in the trash. */
+	CFS_SET_IS_OPEN = 1 << 15,
 };
-/* Length is changed by cfs_meta_truncate. *ret is the result. */
+/* Does not change the length: cfs_meta_truncate(). *ret: the attributes afterwards. */
 int cfs_meta_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
 		     const struct cfs_attr *in, struct cfs_attr *ret);
 /* buf is terminated. */
 int cfs_meta_readlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		      char buf[CFS_SYMLINK_MAX + 1]);
-/* rwx mask as access(2), against ctx. */
+/* Whether ctx has the permissions of the mask, which is that of access(2). */
 int cfs_meta_access(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask,
 		    const struct cfs_attr *attr);
 
@@ -298,29 +294,29 @@ struct cfs_mknod {
 	uint32_t rdev;
 	const char *target; /* symlink */
 	size_t target_len;
-	/* If not NULL: the directory after the change, written on success by engines that know. */
+	/*
+	 * The directory after the change, written on success by engines that know it. May be NULL.
+	 */
 	struct cfs_attr *ret_parent;
-	/* If not NULL: receives the inode number before anything is changed. */
+	/* Gets the inode number before anything is changed. May be NULL. */
 	_Atomic uint64_t *note_ino;
 };
-/*
- * Creates a file, directory, symlink or special file. -EEXIST fills *ret with the existing entry.
- */
+/* Creates a file, directory, symlink or special file. -EEXIST: *ret is the existing entry. */
 int cfs_meta_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 		   struct cfs_entry *ret);
 int cfs_meta_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		  const char *name, size_t name_len, struct cfs_attr *ret);
 /*
- * O_TMPFILE: makes a file without a name (req->name_len 0). For the metadata it is a file that was
- * unlinked while this client has it open. cfs_meta_close_ino() ends it, and so does the end of the
- * session. The directory decides about permission, group, ACL and flags; the file counts in the
- * volume and for its owner, not in the directory. -EROFS: there is no session.
+ * O_TMPFILE: makes a file without a name (req->name_len 0). To the metadata it is a file that was
+ * unlinked while this client has it open: cfs_meta_close_ino() or the end of the session ends it.
+ * Permission, group, ACL and flags come from the directory. The file counts in the volume and for
+ * its owner, not in the directory. -EROFS: there is no session.
  */
 int cfs_meta_make_unnamed(struct cfs_meta *m, const struct cfs_ctx *ctx,
 			  const struct cfs_mknod *req, struct cfs_entry *ret);
 /*
- * Gives such a file a name: it has one link, and the session keeps it no longer, in one step.
- * -ENOENT: also when this session does not keep it.
+ * Gives such a file a name, in one step: it then has one link, and is not the session's any more.
+ * -ENOENT: also when it is not this session's.
  */
 int cfs_meta_link_unnamed(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			  cfs_ino_t parent, const char *name, size_t name_len,
@@ -331,13 +327,13 @@ enum cfs_removal_outcome {
 	CFS_REMOVED_LINKED,    /* other names remain */
 	CFS_REMOVED_TRASHED,   /* moved to the trash */
 	CFS_REMOVED_SUSTAINED, /* nlink 0, kept while this client has it open */
-	CFS_REMOVED_DELETED,   /* gone; the data of a file follows in the background */
+	CFS_REMOVED_DELETED,   /* gone; the data of a file is removed in the background */
 };
 struct cfs_removed {
 	enum cfs_removal_outcome outcome;
 	cfs_ino_t ino;
 	struct cfs_attr attr;	/* after the change; before it when deleted */
-	bool has_data;		/* deleted, and chunks were left behind for the background */
+	bool has_data;		/* deleted, and its chunks are to be removed in the background */
 	struct cfs_attr parent; /* the directory after the change; nlink 0: not known */
 };
 enum cfs_remove_flags { CFS_REMOVE_SKIP_TRASH = 1 << 0 };
@@ -349,7 +345,8 @@ int cfs_meta_rmdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t pare
 enum cfs_rename_flags { /* numbers of renameat2(2), plus our own */
 			CFS_RENAME_NOREPLACE = 1 << 0,
 			CFS_RENAME_EXCHANGE = 1 << 1,
-			CFS_RENAME_RESTORE = 1 << 5, /* out of the trash, by the restore command */
+			CFS_RENAME_RESTORE =
+				1 << 5, /* by the restore command: may move into the trash, too */
 };
 struct cfs_rename {
 	cfs_ino_t src_parent, dst_parent;
@@ -383,12 +380,12 @@ struct cfs_dirent {
 /* A non-zero return ends the page; that entry counts as not delivered. */
 typedef int (*cfs_dirent_fn)(void *arg, const struct cfs_dirent *e);
 /*
- * Delivers at most `limit` entries behind *cursor ("." and ".." are not included), in constant
- * memory, and advances *cursor past what was delivered. Returns 1 when the end was reached.
+ * Delivers at most `limit` entries behind *cursor, without "." and "..", in constant memory, and
+ * advances *cursor past them. 1: the end was reached.
  */
 int cfs_meta_readdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
 		     size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
-/* A page of entries, copied, for callers that change the directory while they go through it. */
+/* A copied page of entries, for callers that change the directory meanwhile. */
 #define CFS_NAMES_MAX 256
 struct cfs_name {
 	cfs_ino_t ino;
@@ -416,23 +413,23 @@ static inline int cfs_names_add(void *names, const struct cfs_dirent *e)
 }
 
 /*
- * Checks an open against flags (O_*), inode flags and the trash. A truncate by path (without open
- * handle) calls it with O_WRONLY. is_open: this mount has the inode open already, so it may be
- * opened again after its removal (/proc/PID/fd).
+ * Checks permissions, inode flags and the trash for an open with these flags (O_*). A truncate by
+ * path (without open handle) calls it with O_WRONLY. is_open: this mount has the inode open, so it
+ * may be opened again after its removal (/proc/PID/fd).
  */
 enum cfs_atime { CFS_NOATIME, CFS_RELATIME, CFS_STRICTATIME };
 int cfs_meta_open_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_attr *attr,
 			int flags, bool is_open);
 int cfs_meta_touch_atime(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 enum cfs_atime mode, struct cfs_attr *attr);
-/* Ends an unlinked inode whose last local handle was closed. */
+/* Called after the last local close of an unlinked inode, which it ends. */
 int cfs_meta_close_ino(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino);
 
 struct cfs_statfs {
 	uint64_t total_bytes, avail_bytes, used_bytes;
 	uint64_t total_inodes, avail_inodes, used_inodes;
 };
-/* As seen from `root` (a directory with a quota shrinks it). */
+/* Space at the directory `root`: its quota and those of directories above it apply. */
 int cfs_meta_statfs(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t root,
 		    struct cfs_statfs *ret);
 
@@ -454,17 +451,17 @@ void cfs_slice_decode(const uint8_t in[CFS_SLICE_BYTES], struct cfs_slice *ret);
 ssize_t cfs_meta_read_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			    uint32_t indx, struct cfs_slice **ret);
 /*
- * For open(2): the attributes of an inode and the records of its first chunk, in one round trip.
- * The records are as new as the attributes, or newer. *ret_recs as above; *ret_n -1: the list is
- * damaged.
+ * For open(2): the attributes of an inode, and the records of its first chunk, in one round trip.
+ * The records are as new as the attributes, or newer. *ret_recs is malloc'ed or NULL. *ret_n -1:
+ * the list is damaged.
  */
 int cfs_meta_open_file(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		       struct cfs_attr *ret, struct cfs_slice **ret_recs, ssize_t *ret_n);
 /*
  * The heads of some files: attributes, records of the first chunk and, when `parent` is set,
- * whether that name leads to the file. One round trip. An entry's attributes are no newer than its
- * records: while length, mtime and ctime of the file stay the same, these records show its bytes.
- * Compaction changes none of the three, and removes objects that the records name.
+ * whether that name leads to the file. One round trip. The attributes are no newer than the
+ * records: while length, mtime and ctime of the file stay the same, the records are those of its
+ * bytes. Compaction changes none of the three, but removes objects that the records name.
  */
 #define CFS_HEADS_MAX 32
 struct cfs_head {
@@ -479,7 +476,9 @@ struct cfs_head {
 	struct cfs_slice *records; /* malloc'ed, NULL when there are none; the caller frees them */
 	size_t n_records;
 };
-/* n: at most CFS_HEADS_MAX. 0: every entry has its result; on error there is nothing to free. */
+/*
+ * n: at most CFS_HEADS_MAX. 0: each head has its result. After an error there is nothing to free.
+ */
 int cfs_meta_read_heads(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_head *heads,
 			size_t n);
 /* Allocates slice ids from a local batch; one round trip per 4096 ids. */
@@ -499,31 +498,32 @@ struct cfs_commit {
 	struct timespec mtime;		     /* of the last write into the slice, or set after it */
 	const struct cfs_attr_change *attrs; /* NULL: none */
 	/*
-	 * An earlier attempt may have been carried out: it is looked for, and made again only if it
-	 * was not. known_length: of the file before that attempt. A failed attempt sets both.
+	 * An earlier attempt may have been carried out: the commit is repeated only if it was not.
+	 * known_length: of the file before that attempt. A failed attempt sets both.
 	 */
 	bool repeated;
 	uint64_t known_length;
 	/*
 	 * Whether the slice's blocks are stored: 1, 0 or a negative errno. A slice that was
-	 * committed, and replaced by other clients since, may have left the metadata; its blocks
-	 * are gone then. NULL: they are stored.
+	 * committed may have been replaced by other clients and removed since: its blocks are gone
+	 * then. NULL: they are stored.
 	 */
 	int (*is_stored)(void *arg, const struct cfs_slice *s, cfs_deadline_t deadline);
 	void *arg;
 	struct cfs_attr attr; /* result: the attributes afterwards */
 };
 /*
- * Appends a record whose blocks are all stored. Quotas and free space are checked here; whether the
- * attributes may be changed was checked by cfs_meta_keep_setattr(). May compact when the list is
- * very long. -ETIMEDOUT, -EIO: it may have been carried out.
+ * Appends a record whose blocks are all stored. Checks quotas and free space;
+ * cfs_meta_keep_setattr() has checked the attributes. Hints at compaction when the list is long.
+ * -ETIMEDOUT, -EIO: it may have been carried out.
  */
 int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *commit);
 /*
- * A setattr whose result is to be stored by a later commit of the file's data. Checks it as
- * cfs_meta_setattr() does, but by *attr, the attributes as this mount shows them, and makes these
- * the result. -EAGAIN: the database has a say (ACL, flags, trash, usage of owners, the change log,
- * permissions that cachefs checks itself), or it is not of mode, owner and times. No round trip.
+ * A setattr that a later commit of the file's data will store. Checks it as cfs_meta_setattr()
+ * does, against *attr, the attributes that this mount shows, and applies it to these. No round
+ * trip. -EAGAIN: use cfs_meta_setattr(), as the database is needed (ACL, flags, trash, usage of
+ * owners, the change log, permissions that cachefs checks), or more than mode, owner and times is
+ * set.
  */
 int cfs_meta_keep_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, uint32_t set,
 			  const struct cfs_attr *in, struct cfs_attr *attr);
@@ -534,9 +534,7 @@ int cfs_meta_keep_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, uint32_
  */
 int cfs_meta_claim_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length);
-/*
- * Releases the file's reservation: none of its bytes wait to be committed. No round trip, no wait.
- */
+/* Releases the file's reservation, when none of its bytes wait for a commit. Never waits. */
 void cfs_meta_release_space(struct cfs_meta *m, cfs_ino_t ino);
 int cfs_meta_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length,
 		      struct cfs_attr *ret);
@@ -551,14 +549,14 @@ struct cfs_copy_range {
 	cfs_ino_t src, dst;
 	uint64_t src_off, dst_off, len;
 };
-/* Copies by reference. *ret_copied is cut at the source's length. */
+/* Copies by reference. *ret_copied: fewer bytes when the source ends before. */
 int cfs_meta_copy_range(struct cfs_meta *m, const struct cfs_ctx *ctx,
 			const struct cfs_copy_range *req, uint64_t *ret_copied,
 			struct cfs_attr *ret_dst);
 /*
- * Replaces records [skipped, skipped + n) of the list that starts with `head` (the records as they
- * were read, skipped ones included, head_n of them) by one. -EAGAIN: the head has changed, and the
- * caller's new slice has been released.
+ * Replaces the records of `head` behind the first `skipped` ones by one, `merged`. head: the first
+ * head_n records of the list, as they were read. -EAGAIN: they have changed, and the new slice was
+ * released.
  */
 int cfs_meta_compact_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			   uint32_t indx, const struct cfs_slice *head, size_t head_n,
@@ -634,7 +632,7 @@ int64_t cfs_meta_shared_clock_s(struct cfs_meta *m);
 /* ---- the path of an inode, for info ---- */
 
 typedef int (*cfs_path_fn)(void *arg, const char *path);
-/* Every name of the inode as a path from the root ("/a/b"); trash names included. */
+/* Each name of the inode, also in the trash, as a path from the root ("/a/b"). */
 int cfs_meta_each_path(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_path_fn fn,
 		       void *arg);
 
@@ -653,8 +651,8 @@ struct cfs_quota {
 };
 
 /*
- * Bracket a command that changes a volume without a session: begin updates the schema and reads the
- * quotas, end writes batched usage. Call begin after a successful load. hooks: for
+ * Bracket a command that changes a volume without a session. The begin, after a successful load,
+ * updates the schema and reads the quotas; the end writes batched usage. hooks: for
  * cfs_meta_settle().
  */
 int cfs_meta_admin_begin(struct cfs_meta *m, const struct cfs_meta_hooks *hooks);
@@ -739,7 +737,7 @@ typedef int (*cfs_row_fn)(void *arg, const struct cfs_row *row);
  * memory. Each page has its own deadline. 0: complete.
  */
 int cfs_meta_scan(struct cfs_meta *m, enum cfs_meta_table table, cfs_row_fn fn, void *arg);
-/* Chunks of a file that have a list, ascending from index `first` on: at most 1024; returns how many. */
+/* The chunks of a file that have a list, from index `first` on, ascending. Returns how many. */
 struct cfs_chunk_len {
 	uint32_t indx, records;
 };
@@ -757,9 +755,8 @@ enum cfs_damage {
 	CFS_DAMAGE_LOST = 1 << 5,   /* entries of a directory that has neither name nor inode */
 	CFS_DAMAGE_DATA = 1 << 6,   /* chunks of no inode; repaired: to be deleted */
 	CFS_DAMAGE_STAT = 1 << 7,   /* dir_stats: space or inodes */
-	CFS_DAMAGE_LENGTH =
-		1 << 8, /* dir_stats: bytes of data, which clients update only approximately */
-	CFS_DAMAGE_XATTR = 1 << 9, /* extended attributes of no inode; repaired: removed */
+	CFS_DAMAGE_LENGTH = 1 << 8, /* dir_stats: length, which clients update approximately only */
+	CFS_DAMAGE_XATTR = 1 << 9,  /* extended attributes of no inode; repaired: removed */
 	/*
 	 * Not a damage, but a repair on request, reported in `repaired`: a directory has no row of
 	 * dir_stats. The row is made from its entries unless they are more than CFS_CHECK_ENTRIES.
@@ -829,19 +826,18 @@ int cfs_meta_drop_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t 
 /* -ENODATA: the directory has no row, or the volume no statistics. */
 int cfs_meta_get_dir_stat(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
 			  struct cfs_dir_stat *ret);
-/* Call it before DirStats is switched on: outdated rows would be taken as current. */
+/* Called before DirStats is switched on: outdated rows would be taken for current ones. */
 int cfs_meta_clear_dir_stats(struct cfs_meta *m, const struct cfs_ctx *ctx);
 
 /*
- * Removes what deletion has left: data of files deleted more than an hour ago, slices whose trash
- * time is over, clones abandoned a day ago. dead() receives the slices that have lost their last
- * reference. It may call the metadata, and keeps its own errors.
+ * Removes what deletion has left: chunk lists of files deleted more than an hour ago, delayed
+ * slices whose trash time is over, clones abandoned a day ago. Slices that lose their last
+ * reference keep their rows and their objects.
  */
 struct cfs_reaped {
 	uint64_t files, delayed, clones;
 };
-int cfs_meta_reap(struct cfs_meta *m, int (*dead)(void *arg, uint64_t slice, uint32_t size),
-		  void *arg, struct cfs_reaped *ret);
+int cfs_meta_reap(struct cfs_meta *m, struct cfs_reaped *ret);
 
 typedef int (*cfs_quota_fn)(void *arg, const struct cfs_quota *q);
 int cfs_meta_each_quota(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_quota_fn fn, void *arg);
@@ -851,10 +847,9 @@ int cfs_meta_del_quota(struct cfs_meta *m, const struct cfs_ctx *ctx, enum cfs_q
 		       uint64_t key);
 
 /*
- * Copies a file or tree by reference as parent/name, which must not exist, and makes it visible
+ * Copies a file or tree by reference to parent/name, which must not exist, and makes it visible
  * when it is complete. who: the caller; each step gets its own deadline. step: called after each
- * inode with the number copied so far; a non-zero return ends the clone (-EINTR) and removes the
- * copy.
+ * inode with the number copied so far; a non-zero return ends the clone and removes the copy.
  */
 struct cfs_clone {
 	cfs_ino_t src, parent;
@@ -880,8 +875,8 @@ int cfs_attr_decode(const void *in, size_t len, struct cfs_attr *ret);
 /* The setting as it is stored, secrets sealed; malloc'ed. After a successful load. */
 int cfs_meta_setting_text(struct cfs_meta *m, char **ret);
 /*
- * Makes an empty database a volume that no client mounts before cfs_meta_load_end. -EEXIST: it is
- * not empty. restart: removes the remains of an unfinished load first.
+ * Makes a volume in an empty database, which no client mounts before cfs_meta_load_end(). -EEXIST:
+ * the database is not empty. restart: removes the remains of an unfinished load first.
  */
 int cfs_meta_load_begin(struct cfs_meta *m, bool trash, bool restart, char err[256]);
 /* Rows of one table, any number of them; the contract of put_rows in meta/engine/engine.h. */

@@ -8,26 +8,26 @@
  *	log-N	  entry N of the chain; N has 16 hexadecimal digits and begins at 1
  *	base-T-P  piece P of the base with token T
  *
- * An entry holds the pages that some commits have changed, in their last state, or names a base: all
- * pages of the database after an earlier entry. An entry says where in the database's write-ahead
- * log it ends (salts, frame, running checksum), and carries the SHA-256 of the entry before it
- * (src/replica/replica-internal.h has the layout). Entries pass the filters of the object store, so
- * those of an encrypted volume are encrypted.
+ * An entry holds the pages that some commits have changed, in their last state, or names a base:
+ * all pages of the database after an earlier entry. An entry says where in the database's
+ * write-ahead log it ends (salts, frame, running checksum), and carries the SHA-256 of the entry
+ * before it (src/replica/replica-internal.h has the layout). Entries pass the filters of the object
+ * store, so those of an encrypted volume are encrypted.
  *
- * Processes of one machine that replicate the same database file append to one chain: a process that
- * finds the entry of another one continues after it. Without conditional writes, a lock on
+ * Processes of one machine that replicate the same database file append to one chain: a process
+ * that finds the entry of another one continues after it. Without conditional writes, a lock on
  * PATH-replica-lock has them take turns.
  *
- * One database: entry N is created with CFS_OBJECT_NEW. Of two databases that both follow entry N - 1
- * one creates it; the other one's put fails, and its replica is fenced. Histories cannot mix, and no
- * put that arrives late can replace an entry.
+ * One database: entry N is created with CFS_OBJECT_NEW. Of two databases that both follow the entry
+ * before it, one creates it; the other one's put fails, and its replica is fenced. Histories cannot
+ * mix, and no put that arrives late can replace an entry.
  *
- * Capture: a thread reads frames out of the log file, whichever process has committed them. It always
- * holds a read transaction, so that no checkpoint of any program lets the log begin again before its
- * frames are in the chain. When all are, the thread itself lets the log begin again. A log that began
- * again while no thread held it has other salts: then the next entry is a base. So a mount continues
- * where the last one ended, also after kill -9, if only programs that leave the log in place have
- * written meanwhile, as cachefs does.
+ * Capture: a thread reads frames out of the log file, whichever process has committed them. It
+ * always holds a read transaction, so that no checkpoint of any program lets the log begin again
+ * before its frames are in the chain. When all are, the thread itself lets the log begin again. A
+ * log that began again while no thread held it has other salts: then the next entry is a base. So a
+ * mount continues where the last one ended, also after kill -9, if only programs that leave the log
+ * in place have written meanwhile, as cachefs does.
  */
 #ifndef CFS_REPLICA_H
 #define CFS_REPLICA_H
@@ -60,7 +60,7 @@ struct cfs_replica_conf {
 	 */
 	bool take_over;
 	struct cfs_replica_place from;
-	/* The chain is this database's, so take_over must not be used again. On the replica's thread. */
+	/* take_over must not be used again: the chain is this database's. On its thread. */
 	void (*taken)(void *arg);
 	bool in_background; /* the start does not wait for the bucket */
 	/* Another database has continued the chain: nothing more is replicated. Called once, on the
@@ -86,7 +86,8 @@ extern const struct cfs_metric_table cfs_replica_metrics;
 
 /*
  * Starts threads. 1: the bucket refuses to create an object twice, also when several try at once (a
- * server that does not is found very likely, not surely). 0: it replaces the object. Else its error.
+ * server that does not is found very likely, not surely). 0: it replaces the object. Else its
+ * error.
  */
 int cfs_replica_probe(struct cfs_object_store *o, const char *volume, cfs_deadline_t deadline);
 
@@ -94,8 +95,9 @@ struct cfs_replica_restore {
 	struct cfs_object_store *objects;
 	const char *volume;
 	/*
-	 * The state at that time, by the clocks of writers; INT64_MAX: the last one. Where a clock was
-	 * set back, two states may have that time: -EDOM, and err names the objects of both entries.
+	 * The state at that time, by the clocks of writers; INT64_MAX: the last one. Where a clock
+	 * was set back, two states may have that time: -EDOM, and err names the objects of both
+	 * entries.
 	 */
 	int64_t until_ms;
 	uint64_t until_entry; /* the state after that entry instead; 0: none is named */
@@ -111,8 +113,8 @@ struct cfs_replica_state {
 };
 /*
  * Restores the database, and verifies every byte. -ENOENT: there is no replica, or none so old;
- * -EBADMSG, -ENODATA: an object is damaged or missing, and err has its key. After an error the file is
- * not usable.
+ * -EBADMSG, -ENODATA: an object is damaged or missing, and err has its key. After an error the file
+ * is not usable.
  */
 int cfs_replica_restore(const struct cfs_replica_restore *how, struct cfs_replica_state *ret,
 			char err[256]);

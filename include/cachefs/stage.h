@@ -7,8 +7,8 @@
  *
  * A put is answered when the block's file and its name are durable. Uploads follow in the
  * background, oldest first, each until it succeeds. Staged blocks are read from their files. Blocks
- * that are found at start, left by a crash or by another client, are uploaded too, writeback or not.
- * A file is verified before it is uploaded. A damaged one is neither uploaded nor removed.
+ * that are found at start, left by a crash or by another client, are uploaded too, writeback or
+ * not. A file is verified before it is uploaded. A damaged one is neither uploaded nor removed.
  *
  * A block that cannot be staged (the limit, the disk) goes directly to the object store. So does a
  * block whose write takes longer than stall_ms of the disk cache: if its file appears later, it is

@@ -145,9 +145,9 @@ struct cfs_vfs_entry {
 
 /*
  * A call for an inode, and one that makes a name in a directory, returns -ESTALE when another mount
- * has removed the inode or the directory. The kernel then looks the path up again, once. So programs
- * get ENOENT only for a name that does not exist: cfs_vfs_lookup() then sets ret->entry_ms, for how
- * long its absence may be cached.
+ * has removed the inode or the directory. The kernel then looks the path up again, once. So
+ * programs get ENOENT only for a name that does not exist: cfs_vfs_lookup() then sets
+ * ret->entry_ms, for how long its absence may be cached.
  */
 int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		   size_t len, struct cfs_vfs_entry *ret);
@@ -202,7 +202,7 @@ struct cfs_vfs_open {
 	uint64_t fh;
 	/* The ctime is that of this mount's previous open: the kernel's cached pages are right. */
 	bool keep_cache;
-	bool cache_dir; /* the kernel may keep the listing; keep_cache: the one that it has is right */
+	bool cache_dir;	 /* the kernel may keep the listing; keep_cache: its listing is right */
 	bool direct_io;	 /* special files: their length is not known beforehand */
 	int32_t backing; /* the kernel reads from this file (cfs_vfs_backing); 0: from the mount */
 };
@@ -213,20 +213,21 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 		 struct cfs_vfs_open *ret);
 /*
  * mknod of a regular file and open; without O_EXCL a file that has appeared meanwhile is opened.
- * name_len 0: a file without a name (O_TMPFILE), which cfs_vfs_link() may give one while it is open.
+ * name_len 0: a file without a name (O_TMPFILE), which cfs_vfs_link() may give one while it is
+ * open.
  */
 int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 			int flags, struct cfs_vfs_entry *ret, struct cfs_vfs_open *ret_open);
 /* As cfs_file_read: *ret must be initialised. */
 int cfs_vfs_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
 		 uint32_t size, struct cfs_segs *ret);
-/* append: off is ignored, *ret_off is where the bytes were written. All bytes are taken, or none. */
+/* append: off is ignored, *ret_off is where the bytes went. All bytes are taken, or none. */
 int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
 		  bool append, const struct iovec *src, int n_src, uint64_t *ret_off);
 /*
- * Called before a change of content by a user who may not keep these bits: clears setuid, and setgid
- * if the group may execute the file or the user is not in the group. Calls the engine only for a file
- * that has them. 1: they were cleared, and the kernel's cached mode is outdated.
+ * Called before a change of content by a user who may not keep these bits: clears setuid, and
+ * setgid if the group may execute the file or the user is not in the group. Calls the engine only
+ * for a file that has them. 1: they were cleared, and the kernel's cached mode is outdated.
  */
 int cfs_vfs_drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
 /* One of perhaps many descriptors of the handle is closed. Drops POSIX locks of lock_owner. */
@@ -260,9 +261,10 @@ int cfs_vfs_seek(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint
 /* ---- passthrough ---- */
 
 /*
- * A file has two node ids: its inode number, and the same with this bit. The kernel knows the file by
- * both while some of its handles pass through and others must not (src/vfs/passthrough.c). Look-ups
- * answer with the one that cfs_vfs_node() returns. Every call but cfs_vfs_open() takes inode numbers.
+ * A file has two node ids: its inode number, and the same with this bit. The kernel knows the file
+ * by both while some of its handles pass through and others must not (src/vfs/passthrough.c).
+ * Look-ups answer with the one that cfs_vfs_node() returns. Every call but cfs_vfs_open() takes
+ * inode numbers.
  */
 #define CFS_VFS_OTHER_NODE ((cfs_ino_t)1 << 63)
 cfs_ino_t cfs_vfs_node(struct cfs_vfs *v, cfs_ino_t ino);
@@ -301,15 +303,16 @@ struct cfs_vfs_dirent {
 /* A non-zero return ends this call; that entry counts as not delivered. */
 typedef int (*cfs_vfs_dirent_fn)(void *arg, const struct cfs_vfs_dirent *e);
 /*
- * Delivers entries from offset `off` on, at least one unless the end is reached. 0 starts a listing.
- * Other offsets are next_off of entries, also of those that another handle has delivered. Memory per
- * handle is bounded, whatever the size of the directory.
+ * Delivers entries from offset `off` on, at least one unless the end is reached. 0 starts a
+ * listing. Other offsets are next_off of entries, also of those that another handle has delivered.
+ * Memory per handle is bounded, whatever the size of the directory.
  */
 int cfs_vfs_readdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
 		    bool attrs, cfs_vfs_dirent_fn fn, void *arg);
 /*
  * True: the kernel has kept its listing of the directory for as long as it may, and must drop it
- * before it gets attributes. The caller does that, and calls cfs_vfs_listing_dropped() with *ret_which.
+ * before it gets attributes. The caller does that, and calls cfs_vfs_listing_dropped() with
+ * *ret_which.
  */
 bool cfs_vfs_listing_expired(struct cfs_vfs *v, cfs_ino_t ino, uint32_t *ret_which);
 void cfs_vfs_listing_dropped(struct cfs_vfs *v, cfs_ino_t ino, uint32_t which);
@@ -339,7 +342,7 @@ void cfs_vfs_log(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *op, c
 
 /* ---- requests that took long ---- */
 
-/* A request that has ended. start_ns: as cfs_now_ns(); ino: the file, or the directory of a name. */
+/* A request that has ended. start_ns: cfs_now_ns(); ino: the file, or the directory of a name. */
 struct cfs_vfs_request {
 	const char *op; /* a literal */
 	cfs_ino_t ino;
@@ -362,7 +365,7 @@ struct cfs_vfs_slow {
 	int result;
 	uint64_t took_ns, ended_ns;
 };
-/* The slowest requests of the last ten minutes, of at least 10 ms, slowest first. Returns how many. */
+/* The slowest requests (over 10 ms) of the last ten minutes, slowest first. Returns how many. */
 unsigned cfs_vfs_slowest(struct cfs_vfs *v, uint64_t now_ns,
 			 struct cfs_vfs_slow ret[CFS_VFS_SLOW_MAX]);
 
@@ -371,8 +374,8 @@ unsigned cfs_vfs_slowest(struct cfs_vfs *v, uint64_t now_ns,
 extern const struct cfs_metric_table cfs_vfs_metrics;
 /*
  * All metrics of the mount in Prometheus' text format, malloc'ed. labels: added to each metric, as
- * `name="value",...`, which then has HELP and TYPE lines, too. NULL: the text of .stats, without these.
- * Any thread. Does not wait for a backend.
+ * `name="value",...`, which then has HELP and TYPE lines, too. NULL: the text of .stats, without
+ * these. Any thread. Does not wait for a backend.
  */
 int cfs_vfs_show_metrics(struct cfs_vfs *v, const char *labels, char **ret, size_t *ret_len);
 

@@ -7,8 +7,6 @@
 #include "meta/api/clock.h"
 #include "meta/api/clone.h"
 #include "meta/api/core.h"
-#include "meta/api/release.h"
-
 enum { PAGE = 1000, LEFT_BEHIND_S = 3600, CLONE_LIFE_S = 24 * 3600 };
 
 int cfs_meta_admin_begin(struct cfs_meta *m, const struct cfs_meta_hooks *hooks)
@@ -161,17 +159,11 @@ int cfs_meta_clear_dir_stats(struct cfs_meta *m, const struct cfs_ctx *ctx)
 
 /* ---- final removal of deleted data ---- */
 
-typedef int (*dead_fn)(void *arg, uint64_t slice, uint32_t size);
-
-static void hand_on(struct cfs_release *d, dead_fn fn, void *arg)
+/* The slice's row without references shows that it is dead. */
+static int leave_slice(void *arg, uint64_t id, uint32_t size)
 {
-	size_t i;
-
-	for (i = 0; i < d->n; i++)
-		fn(arg, d->v[i].id, d->v[i].size);
-	d->n = 0;
+	return 0;
 }
-
 struct delfiles {
 	struct {
 		cfs_ino_t ino;
@@ -191,25 +183,22 @@ static int keep_delfile(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_
 	return 0;
 }
 
-static int reap_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length, dead_fn fn, void *arg)
+static int reap_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length)
 {
-	struct cfs_release dead = {0};
 	struct cfs_ctx ctx;
 	int rc;
 
 	do {
 		ctx = cfs_ctx_internal(m->conf.timeout_ms);
-		rc = m->eng->ops->delete_chunk(m->eng, &ctx, ino, cfs_release_add, &dead);
-		hand_on(&dead, fn, arg);
+		rc = m->eng->ops->delete_chunk(m->eng, &ctx, ino, leave_slice, NULL);
 	} while (rc == 0);
-	cfs_release_free(&dead);
 	if (rc < 0)
 		return rc;
 	ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	return m->eng->ops->drop_delfile(m->eng, &ctx, ino, length);
 }
 
-static int reap_files(struct cfs_meta *m, dead_fn fn, void *arg, uint64_t *count)
+static int reap_files(struct cfs_meta *m, uint64_t *count)
 {
 	struct delfiles *d = malloc(sizeof(*d));
 	int64_t before_s = cfs_wall_s() - LEFT_BEHIND_S;
@@ -224,7 +213,7 @@ static int reap_files(struct cfs_meta *m, dead_fn fn, void *arg, uint64_t *count
 		d->n = done = 0;
 		rc = m->eng->ops->each_delfile(m->eng, &ctx, before_s, PAGE, keep_delfile, d);
 		for (i = 0; i < d->n && rc >= 0; i++) {
-			int rc2 = reap_file(m, d->v[i].ino, d->v[i].length, fn, arg);
+			int rc2 = reap_file(m, d->v[i].ino, d->v[i].length);
 
 			done += rc2 == 0;
 			first = first ? first : rc2;
@@ -235,22 +224,17 @@ static int reap_files(struct cfs_meta *m, dead_fn fn, void *arg, uint64_t *count
 	return rc < 0 ? rc : first;
 }
 
-static int reap_delayed(struct cfs_meta *m, dead_fn fn, void *arg, uint64_t *count)
+static int reap_delayed(struct cfs_meta *m, uint64_t *count)
 {
 	int64_t before_s = cfs_clock_earliest_s(m) - (int64_t)atomic_load(&m->trash_days) * 86400;
-	struct cfs_release dead = {0};
 	int rc;
 
-	for (;;) {
+	do {
 		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 
-		rc = m->eng->ops->expire_delayed(m->eng, &ctx, before_s, cfs_release_add, &dead);
-		hand_on(&dead, fn, arg);
-		if (rc)
-			break;
-		(*count)++;
-	}
-	cfs_release_free(&dead);
+		rc = m->eng->ops->expire_delayed(m->eng, &ctx, before_s, leave_slice, NULL);
+		*count += rc == 0;
+	} while (rc == 0);
 	return rc < 0 ? rc : 0;
 }
 
@@ -282,7 +266,7 @@ static int reap_clones(struct cfs_meta *m, uint64_t *count)
 	return rc;
 }
 
-int cfs_meta_reap(struct cfs_meta *m, dead_fn fn, void *arg, struct cfs_reaped *ret)
+int cfs_meta_reap(struct cfs_meta *m, struct cfs_reaped *ret)
 {
 	struct cfs_reaped n = {0};
 	int rc = cfs_core_check_writable(m), rc2, rc3;
@@ -290,8 +274,8 @@ int cfs_meta_reap(struct cfs_meta *m, dead_fn fn, void *arg, struct cfs_reaped *
 	if (rc)
 		return rc;
 	rc = reap_clones(m, &n.clones);
-	rc2 = reap_files(m, fn, arg, &n.files);
-	rc3 = reap_delayed(m, fn, arg, &n.delayed);
+	rc2 = reap_files(m, &n.files);
+	rc3 = reap_delayed(m, &n.delayed);
 	*ret = n;
 	return rc ? rc : rc2 ? rc2 : rc3;
 }

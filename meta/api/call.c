@@ -14,11 +14,6 @@ void cfs_call_begin(struct cfs_call *c, struct cfs_meta *m, enum cfs_meta_op op,
 	c->start_ns = cfs_now_ns();
 	cfs_activity_wait(CFS_WAIT_META, 0, cfs_meta_op_name(op));
 	c->ctx = ctx;
-	if (m->conf.squash_checks && !ctx->check) {
-		c->checking = *ctx;
-		c->checking.check = true;
-		c->ctx = &c->checking;
-	}
 }
 
 ssize_t cfs_call_end(struct cfs_call *c, ssize_t rc)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The begin and end of a call of the public interface: counters, and the context for the engine. */
+/* The begin and end of a call of the public interface: counters and errors. */
 #ifndef CFS_META_CALL_H
 #define CFS_META_CALL_H
 
@@ -9,8 +9,7 @@ struct cfs_call {
 	struct cfs_meta *m;
 	enum cfs_meta_op op;
 	uint64_t start_ns;
-	const struct cfs_ctx *ctx; /* the caller's, or `checking` */
-	struct cfs_ctx checking;   /* the same with permission checks, when the mount wants them */
+	const struct cfs_ctx *ctx;
 };
 void cfs_call_begin(struct cfs_call *c, struct cfs_meta *m, enum cfs_meta_op op,
 		    const struct cfs_ctx *ctx);

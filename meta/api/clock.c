@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "base/bytes.h"
 #include "base/log.h"
@@ -7,11 +8,6 @@
 #include "meta/api/core.h"
 
 enum { TELL_S = 60 };
-
-static int64_t distance(int64_t a, int64_t b)
-{
-	return a > b ? a - b : b - a;
-}
 
 /* Does not change when this host's clock is set. */
 static int64_t boot_s(void)
@@ -28,7 +24,7 @@ void cfs_clock_read(struct cfs_meta *m)
 		return;
 	off_s = there_s - here_s;
 	atomic_store(&m->clock_off_s, there_s - began_s);
-	if (distance(off_s, m->clock_told_s) < TELL_S)
+	if (llabs(off_s - m->clock_told_s) < TELL_S)
 		return;
 	m->clock_told_s = off_s;
 	cfs_warn("the clock of this host and that of the database differ, one of them is wrong: "

@@ -91,9 +91,9 @@ static int find_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs
 	if (rc || !c->slice.id || !c->is_stored)
 		return rc;
 	/*
-	 * No record names the slice. Rows of a dead slice are removed after its blocks. So blocks that
-	 * are there now mean that the commit was not carried out. Blocks that are gone mean that it
-	 * was, and that the slice was replaced and removed since.
+	 * No record names the slice. Rows of a dead slice are removed after its blocks. So blocks
+	 * that are there now mean that the commit was not carried out. Blocks that are gone mean
+	 * that it was, and that the slice was replaced and removed since.
 	 */
 	stored = c->is_stored(c->arg, &c->slice, ctx->deadline);
 	if (stored)
@@ -341,7 +341,7 @@ int cfs_meta_open_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const str
 		if ((attr->flags & CFS_FLAG_APPEND) && (!(flags & O_APPEND) || (flags & O_TRUNC)))
 			return -EPERM;
 	}
-	if (!ctx->check && !m->conf.squash_checks)
+	if (!ctx->check)
 		return 0;
 	/* attr is given, so the number is not needed. */
 	return cfs_core_access(m, ctx, 0, mask, attr);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Removes data without references (volume-format section 9). A few workers remove the data of files
- * that were just deleted. Jobs remove leftovers soon after a mount has begun and then hourly, each on
- * the mount that claims it.
+ * that were just deleted. Jobs remove leftovers soon after a mount has begun and then hourly, each
+ * on the mount that claims it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -79,7 +79,7 @@ void cfs_jobs_destroy(struct cfs_jobs *j)
 
 /* ---- slices and files ---- */
 
-/* Queued deletions go on until stop_at: an unmount right after rm -r leaves no data to other mounts. */
+/* Queued deletions go on until stop_at: an unmount right after rm -r leaves no data behind. */
 bool cfs_jobs_cut_short(struct cfs_meta *m)
 {
 	return atomic_load(&m->jobs->stopping) &&
@@ -153,7 +153,7 @@ static int keep_delfile(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_
 	return 0;
 }
 
-/* Removes all files that any client deleted before that time. A failure does not delay the others. */
+/* Removes all files that any client deleted before that time. A failure delays no other file. */
 static int delete_files(struct cfs_meta *m, int64_t before_s, cfs_deadline_t end)
 {
 	struct delfiles *d = malloc(sizeof(*d));
@@ -365,7 +365,7 @@ static void run_job(struct cfs_meta *m, const char *counter, int64_t interval_s,
 			 counter, cfs_errname(rc));
 }
 
-/* The first run removes leftovers of earlier mounts, unless another mount has since this one began. */
+/* The first run removes leftovers, unless another mount has done so since this one began. */
 static void tick(void *arg)
 {
 	struct cfs_meta *m = arg;

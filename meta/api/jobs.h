@@ -18,8 +18,8 @@ int cfs_jobs_clean_slices(struct cfs_meta *m, cfs_deadline_t end);
 /* Has a worker remove the data of a deleted file, or leaves it to the hourly job. */
 void cfs_jobs_delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length);
 /*
- * Has a worker release a slice without references, or leaves it to the hourly job. committed: a record
- * has named it.
+ * Has a worker release a slice without references, or leaves it to the hourly job. committed: a
+ * record has named it.
  */
 void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size, bool committed);
 /* True when the mount ends and no time is left for deletions. */

@@ -2,8 +2,8 @@
 /*
  * A lease is a record "ID EXPIRY HOLDER": a random number, seconds of the database's clock, and
  * text for messages. Each change is a compare and swap: of two commands that find it free, one gets
- * it. A lease lasts twice the deadline of an operation: an operation that its holder began with half
- * of the lease left has ended when another command can take the lease.
+ * it. A lease lasts twice the deadline of an operation: an operation that its holder began with
+ * half of the lease left has ended when another command can take the lease.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -10,7 +10,7 @@
 #include "meta/api/call.h"
 #include "meta/api/core.h"
 
-/* Every client refuses this MetaVersion, so none mounts half a volume. The UUID identifies the load. */
+/* Every client refuses this MetaVersion: none mounts half a volume. The UUID names the load. */
 static const char unfinished[] =
 	"{\n\"Name\": \"unfinished-load\",\n"
 	"\"UUID\": \"00000000-0000-0000-0000-%012" PRIx64 "\",\n\"Storage\": \"file\",\n"

@@ -211,7 +211,7 @@ int cfs_meta_keep_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, uint32_
 	int rc;
 
 	if (!(set & kept) || (set & ~(kept | CFS_SET_KILL_SUID)) || ctx->check ||
-	    m->conf.squash_checks || m->conf.read_only || cfs_host_changelog(&m->host))
+	    m->conf.read_only || cfs_host_changelog(&m->host))
 		return -EAGAIN;
 	if (attr->type != CFS_TYPE_FILE || attr->access_acl || attr->flags ||
 	    cfs_ino_is_trash(attr->parent))
@@ -258,8 +258,8 @@ static int check_target(const struct cfs_mknod *req)
 }
 
 /*
- * Reserves quota. The group of a setgid parent is read only when owners have limits. Directories count
- * names, so an inode without one counts in none.
+ * Reserves quota. The group of a setgid parent is read only when owners have limits. Directories
+ * count names, so an inode without one counts in none.
  */
 static int charge_new_inode(struct cfs_meta *m, const struct cfs_ctx *ctx,
 			    const struct cfs_mknod *req, struct cfs_reservation *ret)
@@ -429,7 +429,7 @@ static int check_old_name(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 	return cfs_core_check_acl(m, ctx, parent, W_OK | X_OK);
 }
 
-/* Called after the checks. An rmdir changes the parent's link count: the engine stores its times. */
+/* Called after the checks. An rmdir changes the parent's record: the engine stores its times. */
 static int remove_name(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
 		       const char *name, size_t len, unsigned flags, bool dir,
 		       struct cfs_removed *ret)

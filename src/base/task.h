@@ -41,8 +41,8 @@ struct cfs_task {
  */
 void *cfs_task_new(size_t size, cfs_task_run_fn run_task, cfs_task_free_fn free_task);
 /*
- * Has a worker run the task, once, and waits. 0: *ret is the task's result; -ETIMEDOUT: it has begun
- * and is abandoned; -EAGAIN: it has not begun, and will not unless it stays.
+ * Has a worker run the task, once, and waits. 0: *ret is the task's result; -ETIMEDOUT: it has
+ * begun and is abandoned; -EAGAIN: it has not begun, and will not unless it stays.
  */
 int cfs_task_wait(struct cfs_task *t, struct cfs_workers *w, cfs_deadline_t deadline, ssize_t *ret);
 /* The caller has done with it. */

@@ -18,6 +18,8 @@
 #define SPARE_THREADS 4
 #define QUEUED_WRITES 32 /* of the largest size */
 
+static const char queue_name[] = "requests that wait for data";
+
 void admission_init(struct cfs_fuse *f)
 {
 	unsigned threads = f->conf.max_threads;
@@ -125,7 +127,7 @@ static void wait_for_slot(struct cfs_fuse *f)
 	struct slot_wait w = {.queued = {.run = pass_slot}, .fuse = f};
 
 	pthread_cond_init(&w.got, NULL);
-	cfs_activity_wait(CFS_WAIT_QUEUE, 0, "requests that wait for data");
+	cfs_activity_wait(CFS_WAIT_QUEUE, 0, queue_name);
 	if (admission_queue(f, &w.queued)) {
 		pthread_mutex_lock(&a->lock);
 		while (!w.mine)
@@ -180,7 +182,8 @@ void blocking_queue(struct blocking *ch)
 	}
 	/* Once queued, the request may be taken by another thread. */
 	call_leave();
-	copy->shown = call_show_queued(&copy->call, "requests that wait for data");
+	copy->shown = cfs_activity_queue(copy->call.op, copy->call.ino, copy->call.ctx.pid,
+					 copy->call.start_ns / 1000000, queue_name);
 	if (admission_queue(f, &copy->queued))
 		return;
 	cfs_activity_dequeue(copy->shown);

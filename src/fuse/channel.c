@@ -27,9 +27,9 @@ int channel_reply_error(struct cfs_channel *c, const struct cfs_request_id *id, 
 	return c->ops->reply(c, id, error, &head, 1);
 }
 
-void channel_drop_inode(struct cfs_channel *c, uint64_t ino, int64_t off, int64_t len)
+void channel_drop_inode(struct cfs_channel *c, uint64_t ino, int64_t off)
 {
-	struct fuse_notify_inval_inode_out out = {.ino = ino, .off = off, .len = len};
+	struct fuse_notify_inval_inode_out out = {.ino = ino, .off = off}; /* len 0: to the end */
 	struct iovec iov[2] = {{0}, {.iov_base = &out, .iov_len = sizeof(out)}};
 
 	/* -ENOENT: the kernel does not know the inode. */

@@ -74,10 +74,10 @@ struct cfs_request {
  */
 typedef int cfs_channel_receive_fn(struct cfs_channel *c, void *buf, struct cfs_request *ret);
 /*
- * Answers a request. error: 0 or a negative errno. iov[0] is left to the channel for its header, the
- * reply's n - 1 pieces follow. Does not wait for the kernel, and keeps no reference to the pieces.
- * -ENOENT: the request was answered before, or the kernel has withdrawn it; nothing is sent. The
- * channel tells that from a later request with the same entry.
+ * Answers a request. error: 0 or a negative errno. iov[0] is left to the channel for its header,
+ * the reply's n - 1 pieces follow. Does not wait for the kernel, and keeps no reference to the
+ * pieces. -ENOENT: the request was answered before, or the kernel has withdrawn it; nothing is
+ * sent. The channel tells that from a later request with the same entry.
  */
 typedef int cfs_channel_reply_fn(struct cfs_channel *c, const struct cfs_request_id *id, int error,
 				 struct iovec *iov, int n);
@@ -112,9 +112,8 @@ int channel_reply(struct cfs_channel *c, const struct cfs_request_id *id, const 
 		  struct iovec *iov, int n);
 /* Answers with a number only. */
 int channel_reply_error(struct cfs_channel *c, const struct cfs_request_id *id, int error);
-/* Makes the kernel drop cached pages (off and len; len 0: to the end) and attributes of an inode.
- * off -1: attributes only. */
-void channel_drop_inode(struct cfs_channel *c, uint64_t ino, int64_t off, int64_t len);
+/* Makes the kernel drop attributes of an inode, and cached pages from off on (-1: none). */
+void channel_drop_inode(struct cfs_channel *c, uint64_t ino, int64_t off);
 /* Makes the kernel drop a cached name, and its directory's attributes. */
 void channel_drop_name(struct cfs_channel *c, uint64_t parent, const char *name, size_t len);
 /*

@@ -97,11 +97,6 @@ void call_leave(void)
 	cfs_activity_request_end();
 }
 
-struct cfs_activity_queued *call_show_queued(const struct call *c, const char *queue)
-{
-	return cfs_activity_queue(c->op, c->ino, c->ctx.pid, c->start_ns / 1000000, queue);
-}
-
 const struct fuse_lowlevel_ops fuse_ops = {
 	.init = op_init,
 	.lookup = op_lookup,

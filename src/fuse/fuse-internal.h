@@ -22,8 +22,9 @@
 #define KILLABLE_HANDLES 2
 struct killable {
 	/*
-	 * FREE: unused; CLAIMED: being filled in; RUNNING: being carried out; EXAMINED: the killed
-	 * thread, holding the lock, is about to answer it; ANSWERED: early, and still carried out.
+	 * FREE: unused; CLAIMED: being filled in; RUNNING: being carried out; EXAMINED:
+	 * killed.looker, which holds the lock, is about to answer it; ANSWERED: early, and still
+	 * carried out.
 	 */
 	_Atomic unsigned state;
 	_Atomic pid_t pid;
@@ -133,9 +134,6 @@ void call_end(struct call *c, int r);
  */
 void call_take(const struct call *c);
 void call_leave(void);
-/* Shows the watchdog a request that is queued, until cfs_activity_dequeue(). */
-struct cfs_activity_queued *call_show_queued(const struct call *c, const char *queue);
-
 /*
  * admission.c: admission of blocking requests. At most `max` run at a time; the rest are queued,
  * and the thread that frees a slot runs the next one. A queued request owns a copy of all it needs.

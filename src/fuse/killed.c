@@ -166,7 +166,7 @@ void killable_end(struct cfs_fuse *f, struct killable *r, uint64_t ino)
 
 	if (!r || atomic_compare_exchange_strong(&r->state, &runs, KILLABLE_FREE))
 		return;
-	/* It is being examined, or was answered early. */
+	/* killed.looker is examining the request, or has answered it. */
 	pthread_mutex_lock(&f->killed.lock);
 	early = atomic_load(&r->state) == KILLABLE_ANSWERED;
 	pthread_mutex_unlock(&f->killed.lock);
@@ -195,7 +195,7 @@ static bool read_stat(pid_t pid, uint64_t field[STAT_COUNT])
 	ssize_t n;
 	int i;
 
-	/* Of one thread: the values of a process are sums over all its threads. */
+	/* The thread's own file: the values of a process are sums over all its threads. */
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
@@ -233,7 +233,7 @@ static bool is_killed(pid_t pid, uint64_t age_ms)
 		return false;
 	if (field[STAT_PENDING] >> (SIGKILL - 1) & 1)
 		return true;
-	/* It is closing its files because of a signal. */
+	/* The thread is ending because of a signal. */
 	return (field[STAT_FLAGS] & PF_EXITING) && (field[STAT_EXIT] & 0x7f);
 }
 

@@ -148,8 +148,8 @@ void loop_serve_ring(void *arg, struct cfs_request *rq, unsigned place)
 
 	handle(f, rq, threads_max(f) + place);
 	/*
-	 * An entry of a listing that the kernel cannot keep: its caller waits (fuse_force_forget() of
-	 * fs/fuse/readdir.c). The device ends such a request when it is read; a ring does not.
+	 * An entry of a listing that the kernel cannot keep: its caller waits (fuse_force_forget()
+	 * of fs/fuse/readdir.c). The device ends such a request when it is read; a ring does not.
 	 */
 	if (rq->opcode == FUSE_FORGET)
 		channel_reply_error(f->channel, &rq->id, 0);

@@ -348,7 +348,7 @@ void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse
 	call_args(&c, "%" PRIu64 ",%lld,%d", ino, (long long)off, whence);
 	if (whence != SEEK_DATA && whence != SEEK_HOLE)
 		r = -EINVAL;
-	/* The kernel has pages that are not written back. ENOSYS makes it answer itself: all is data. */
+	/* Only the kernel knows its dirty pages. ENOSYS makes it answer itself: all is data. */
 	else if (c.fuse->conf.writeback_cache)
 		r = -ENOSYS;
 	else if (off < 0)

@@ -93,7 +93,7 @@ static int wait_for_lock(const struct lock_waiter *what)
 
 static void lock(struct lock_waiter *w, bool wait)
 {
-	/* An unlock waits until the next holder of the lock can see what closed files had written. */
+	/* An unlock waits until the next holder can see what closed files had written. */
 	bool unlocks = w->lock.type == CFS_LOCK_NONE && cfs_vfs_has_closed(w->call.vfs);
 	int r = unlocks ? -EAGAIN : set_lock(w, false);
 

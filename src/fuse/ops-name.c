@@ -53,7 +53,7 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	call_args(&c, "%" PRIu64, ino);
 	r = cfs_vfs_getattr(c.vfs, &c.ctx, ino, &a);
 	if (r == 0 && cfs_vfs_listing_expired(c.vfs, ino, &listing)) {
-		channel_drop_inode(c.fuse->channel, ino, 0, 0);
+		channel_drop_inode(c.fuse->channel, ino, 0);
 		cfs_vfs_listing_dropped(c.vfs, ino, listing);
 	}
 	reply_attr(&c, r, &a);

@@ -102,7 +102,7 @@ void take_node(struct cfs_request *rq)
 
 void drop_inode(const struct cfs_fuse *f, fuse_ino_t ino, int64_t off)
 {
-	channel_drop_inode(f->channel, ino, off, 0);
+	channel_drop_inode(f->channel, ino, off);
 	if (cfs_vfs_has_other_nodes(f->vfs))
-		channel_drop_inode(f->channel, ino | CFS_VFS_OTHER_NODE, off, 0);
+		channel_drop_inode(f->channel, ino | CFS_VFS_OTHER_NODE, off);
 }

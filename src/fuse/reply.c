@@ -28,7 +28,7 @@ mode_t type_mode(uint8_t type)
 	return type < CFS_ARRAY_SIZE(modes) ? modes[type] : 0;
 }
 
-/* As libfuse traces requests. */
+/* Traces a reply as libfuse does. */
 static void trace(const struct call *c, int error, const struct iovec *iov, int n)
 {
 	size_t len = sizeof(struct fuse_out_header);

@@ -30,8 +30,8 @@ struct ring_command {
 };
 
 /*
- * An entry is a page with the header, and the payload behind that page. ring_join() puts the request's
- * header and first argument at the end of the page, directly before the payload.
+ * An entry is a page with the header, and the payload behind that page. ring_join() puts the
+ * request's header and first argument at the end of the page, directly before the payload.
  */
 #define RING_PAGE 4096
 _Static_assert(sizeof(struct ring_header) + sizeof(struct fuse_in_header) + RING_HEADER_BYTES <=

@@ -27,7 +27,7 @@
 #define WAKE_EVERY_MS 20
 #define START_MS      10000
 #define PARK_MS	      1000
-/* How often the watch thread looks for answers that no thread hands over, and for stalled queues. */
+/* How often the watch thread looks for answers that stay, and for stalled queues. */
 #define WATCH_MS	5
 #define WATCH_IDLE	64	/* rounds without anything to do, after which it sleeps */
 #define WATCH_ASLEEP_MS 3600000 /* at most, until it is poked */
@@ -47,9 +47,9 @@ struct queue {
 	_Atomic unsigned parked; /* of these, with a request that another thread answers */
 	/*
 	 * Registering an entry does not make the kernel look at the requests that wait for one.
-	 * Handing over an answer does (fs/fuse/dev_uring.c). added: entries that were added while the
-	 * ring served. seen: its value when the kernel last had no request waiting. A difference
-	 * means that the queue may be stalled.
+	 * Handing over an answer does (fs/fuse/dev_uring.c). added: entries that were added while
+	 * the ring served. seen: its value when the kernel last had no request waiting. A
+	 * difference means that the queue may be stalled.
 	 */
 	_Atomic unsigned added, seen;
 	/* Used by the watch thread only. */
@@ -76,7 +76,7 @@ struct entry {
 	struct entry *next;	 /* in ring.entries */
 };
 
-struct member {
+struct worker {
 	struct cfs_ring *ring;
 	struct queue *queue;
 	/* NULL: another thread has got it, to hand the answer over. Changed with ring.lock held. */
@@ -100,9 +100,9 @@ struct cfs_ring {
 	/* Protects the fields below, and which thread has which entry. A leaf. */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;	 /* a thread has started or ended */
-	struct member **members; /* by place */
+	struct worker **workers; /* by place */
 	struct entry *entries;
-	unsigned n_members, n_starting, orphans;
+	unsigned n_workers, n_starting, orphans;
 	bool failed; /* an entry could not be registered */
 
 	_Atomic bool serving; /* every queue has its entries */
@@ -114,7 +114,7 @@ struct cfs_ring {
 	pthread_cond_t poke;
 };
 
-static _Thread_local struct member *self; /* NULL: the calling thread is none of a ring */
+static _Thread_local struct worker *self; /* NULL: the calling thread is none of a ring */
 
 /* ---- memory and system calls ---- */
 
@@ -170,7 +170,7 @@ static void enable(struct io_uring *u)
 	syscall(__NR_io_uring_register, u->ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
 }
 
-static void prepare(struct member *m, unsigned op, const struct iovec *iov, uint64_t commit)
+static void prepare(struct worker *m, unsigned op, const struct iovec *iov, uint64_t commit)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&m->uring);
 	struct ring_command cmd = {.commit_id = commit, .queue = (uint16_t)m->queue->number};
@@ -200,12 +200,12 @@ static void poke_watch(struct cfs_ring *r)
 	pthread_mutex_unlock(&r->lock);
 }
 
-static int start_member(struct queue *q, struct entry *e);
+static int start_worker(struct queue *q, struct entry *e);
 
 /*
- * The calling thread is about to wait for another thread's answer, maybe for ever (a file lock). The
- * queue gets one more entry, so that such requests cannot use it up: the request that ends the wait
- * may come through it.
+ * The calling thread is about to wait for another thread's answer, maybe for ever (a file lock).
+ * The queue gets one more entry, so that such requests cannot use it up: the request that ends the
+ * wait may come through it.
  */
 static void replace_entry(struct queue *q)
 {
@@ -215,7 +215,7 @@ static void replace_entry(struct queue *q)
 	if (atomic_load(&q->n_entries) >= r->conf.depth + atomic_load(&q->parked) ||
 	    atomic_load(&r->gone))
 		return;
-	ret = start_member(q, NULL);
+	ret = start_worker(q, NULL);
 	if (ret < 0)
 		cfs_warn("a queue of requests has one entry less: queue=%u error=%s", q->number,
 			 cfs_errname(ret));
@@ -257,13 +257,13 @@ static bool look_at_queue(struct queue *q)
 }
 
 /* Called with ring.lock held. The thread that has the entry. NULL: none. */
-static struct member *owner_of(const struct cfs_ring *r, const struct entry *e)
+static struct worker *owner_of(const struct cfs_ring *r, const struct entry *e)
 {
 	unsigned i;
 
 	for (i = 0; i < r->places; i++)
-		if (r->members[i] && atomic_load(&r->members[i]->entry) == e)
-			return r->members[i];
+		if (r->workers[i] && atomic_load(&r->workers[i]->entry) == e)
+			return r->workers[i];
 	return NULL;
 }
 
@@ -271,7 +271,7 @@ static struct member *owner_of(const struct cfs_ring *r, const struct entry *e)
 static void rescue(struct cfs_ring *r, struct entry *e)
 {
 	unsigned answered = ANSWERED;
-	struct member *m;
+	struct worker *m;
 
 	pthread_mutex_lock(&r->lock);
 	m = owner_of(r, e); /* NULL: the last attempt failed to start a thread */
@@ -285,7 +285,7 @@ static void rescue(struct cfs_ring *r, struct entry *e)
 		r->orphans++;
 	}
 	pthread_mutex_unlock(&r->lock);
-	if (start_member(e->queue, e) < 0)
+	if (start_worker(e->queue, e) < 0)
 		atomic_store(&e->state, ANSWERED);
 }
 
@@ -434,7 +434,7 @@ static const struct cfs_channel_ops ops = {
  * Waits until the thread's request is answered, and returns the entry. NULL: another thread has got
  * it, or the connection has ended.
  */
-static struct entry *take_answer(struct member *m)
+static struct entry *take_answer(struct worker *m)
 {
 	struct cfs_ring *r = m->ring;
 	struct entry *e = atomic_load(&m->entry);
@@ -477,7 +477,7 @@ static void end(struct cfs_ring *r, int error)
 }
 
 /* Puts the request of an entry together. False: it is malformed. */
-static bool take_request(struct member *m, struct entry *e)
+static bool take_request(struct worker *m, struct entry *e)
 {
 	struct cfs_ring *r = m->ring;
 	struct fuse_in_header *in;
@@ -507,7 +507,7 @@ static bool take_request(struct member *m, struct entry *e)
 }
 
 /* Hands the answer over, notes when the kernel has no request waiting, and waits for one. */
-static int hand_over(struct member *m)
+static int hand_over(struct worker *m)
 {
 	unsigned added = atomic_load(&m->queue->added);
 	int n;
@@ -525,7 +525,7 @@ static int hand_over(struct member *m)
  * Hands the answer over and waits for the next request. The result of the command, or -EINTR: the
  * loop has ended. Requests that come after that stay unanswered until the connection ends.
  */
-static int wait_completion(struct member *m)
+static int wait_completion(struct worker *m)
 {
 	struct cfs_ring *r = m->ring;
 	struct io_uring_cqe *cqe;
@@ -553,7 +553,7 @@ static int wait_completion(struct member *m)
 
 /* Receives a request and carries it out. The entry is ARMED, with its command prepared or sent.
  * False: the thread ends. */
-static bool receive(struct member *m, struct entry *e)
+static bool receive(struct worker *m, struct entry *e)
 {
 	struct cfs_ring *r = m->ring;
 	int res;
@@ -574,7 +574,7 @@ static bool receive(struct member *m, struct entry *e)
 }
 
 /* False: the entry cannot be registered. */
-static bool register_entry(struct member *m, struct entry *e)
+static bool register_entry(struct worker *m, struct entry *e)
 {
 	struct cfs_ring *r = m->ring;
 	struct iovec iov[2] = {
@@ -616,7 +616,7 @@ void ring_pin(unsigned cpu)
 	CPU_FREE(set);
 }
 
-static void report_start(struct member *m, bool ok)
+static void report_start(struct worker *m, bool ok)
 {
 	struct cfs_ring *r = m->ring;
 
@@ -629,7 +629,7 @@ static void report_start(struct member *m, bool ok)
 }
 
 /* A thread without an entry frees itself; the others are joined by ring_stop(). */
-static void leave(struct member *m)
+static void leave(struct worker *m)
 {
 	struct cfs_ring *r = m->ring;
 	struct entry *e;
@@ -640,12 +640,12 @@ static void leave(struct member *m)
 	e = atomic_load(&m->entry);
 	if (!e) {
 		r->orphans--;
-		r->members[m->place] = NULL;
+		r->workers[m->place] = NULL;
 		pthread_detach(m->thread);
 	} else {
 		m->done = true;
 	}
-	r->n_members--;
+	r->n_workers--;
 	pthread_cond_broadcast(&r->changed);
 	pthread_mutex_unlock(&r->lock);
 	if (!e)
@@ -654,7 +654,7 @@ static void leave(struct member *m)
 
 static void *run(void *arg)
 {
-	struct member *m = arg;
+	struct worker *m = arg;
 	struct entry *e = atomic_load(&m->entry);
 	bool ok = true, fresh = atomic_load(&e->state) == UNREGISTERED;
 	sigset_t set;
@@ -685,16 +685,16 @@ static void *run(void *arg)
 }
 
 /* Called with ring.lock held. */
-static int take_place(struct cfs_ring *r, struct member *m)
+static int take_place(struct cfs_ring *r, struct worker *m)
 {
 	unsigned i;
 
 	for (i = 0; i < r->places; i++) {
-		if (r->members[i])
+		if (r->workers[i])
 			continue;
 		m->place = i;
-		r->members[i] = m;
-		r->n_members++;
+		r->workers[i] = m;
+		r->n_workers++;
 		r->n_starting++;
 		return 0;
 	}
@@ -702,10 +702,10 @@ static int take_place(struct cfs_ring *r, struct member *m)
 }
 
 /* Starts a thread with that entry. NULL: with a new one. */
-static int start_member(struct queue *q, struct entry *e)
+static int start_worker(struct queue *q, struct entry *e)
 {
 	struct cfs_ring *r = q->ring;
-	struct member *m = calloc(1, sizeof(*m));
+	struct worker *m = calloc(1, sizeof(*m));
 	struct entry *own = e ? e : new_entry(q);
 	int ret = m && own ? open_uring(&m->uring) : -ENOMEM;
 
@@ -723,9 +723,9 @@ static int start_member(struct queue *q, struct entry *e)
 		own->next = r->entries;
 		r->entries = own;
 	}
-	if (ret < 0 && m->place < r->places && r->members[m->place] == m) {
-		r->members[m->place] = NULL;
-		r->n_members--;
+	if (ret < 0 && m->place < r->places && r->workers[m->place] == m) {
+		r->workers[m->place] = NULL;
+		r->n_workers--;
 		r->n_starting--;
 	}
 	pthread_mutex_unlock(&r->lock);
@@ -792,11 +792,11 @@ int ring_create(const struct cfs_ring_conf *conf, struct cfs_ring **ret, char wh
 	r->n_queues = ring_queues();
 	r->places = r->n_queues * conf->depth + conf->parked + conf->orphans;
 	r->queues = calloc(r->n_queues, sizeof(*r->queues));
-	r->members = calloc(r->places, sizeof(struct member *));
+	r->workers = calloc(r->places, sizeof(struct worker *));
 	pthread_mutex_init(&r->lock, NULL);
 	cfs_cond_init(&r->changed);
 	cfs_cond_init(&r->poke);
-	if (!r->queues || !r->members) {
+	if (!r->queues || !r->workers) {
 		ring_destroy(r);
 		goto no_memory;
 	}
@@ -814,7 +814,7 @@ no_memory:
 /* The kernel holds requests back until every queue has an entry, or it refuses a registration. */
 static void refuse(struct cfs_ring *r)
 {
-	struct member m = {.ring = r, .queue = &(struct queue){.number = UINT16_MAX}};
+	struct worker m = {.ring = r, .queue = &(struct queue){.number = UINT16_MAX}};
 	int n = open_uring(&m.uring);
 
 	if (n == 0) {
@@ -835,7 +835,7 @@ int ring_start(struct cfs_ring *r, size_t payload)
 
 	r->payload = payload;
 	for (i = 0; i < r->n_queues * r->conf.depth && ret == 0; i++)
-		ret = start_member(&r->queues[i % r->n_queues], NULL);
+		ret = start_worker(&r->queues[i % r->n_queues], NULL);
 	pthread_mutex_lock(&r->lock);
 	while (r->n_starting && ret == 0)
 		ret = cfs_cond_wait(&r->changed, &r->lock, deadline);
@@ -867,21 +867,21 @@ struct cfs_request_id ring_find(struct cfs_ring *r, uint64_t unique)
 
 const struct cfs_request *ring_request(const struct cfs_ring *r, unsigned place)
 {
-	return &r->members[place]->request;
+	return &r->workers[place]->request;
 }
 
 /* Called with ring.lock held. False: no thread is left. */
-static bool wake_members(struct cfs_ring *r)
+static bool wake_workers(struct cfs_ring *r)
 {
 	struct entry *e;
 	unsigned i;
 
 	for (i = 0; i < r->places; i++)
-		if (r->members[i] && !r->members[i]->done && atomic_load(&r->members[i]->receiving))
-			pthread_kill(r->members[i]->thread, WAKE_SIGNAL);
+		if (r->workers[i] && !r->workers[i]->done && atomic_load(&r->workers[i]->receiving))
+			pthread_kill(r->workers[i]->thread, WAKE_SIGNAL);
 	for (e = r->entries; e; e = e->next)
 		pthread_cond_signal(&e->answered);
-	return r->n_members;
+	return r->n_workers;
 }
 
 void ring_stop(struct cfs_ring *r)
@@ -898,15 +898,15 @@ void ring_stop(struct cfs_ring *r)
 		pthread_join(r->watcher, NULL);
 	r->watching = false;
 	pthread_mutex_lock(&r->lock);
-	while (wake_members(r))
+	while (wake_workers(r))
 		cfs_cond_wait(&r->changed, &r->lock, cfs_deadline_in(WAKE_EVERY_MS));
 	pthread_mutex_unlock(&r->lock);
 	for (i = 0; i < r->places; i++) {
-		if (!r->members[i])
+		if (!r->workers[i])
 			continue;
-		pthread_join(r->members[i]->thread, NULL);
-		free(r->members[i]);
-		r->members[i] = NULL;
+		pthread_join(r->workers[i]->thread, NULL);
+		free(r->workers[i]);
+		r->workers[i] = NULL;
 	}
 }
 
@@ -924,6 +924,6 @@ void ring_destroy(struct cfs_ring *r)
 	pthread_cond_destroy(&r->changed);
 	pthread_cond_destroy(&r->poke);
 	free(r->queues);
-	free(r->members);
+	free(r->workers);
 	free(r);
 }

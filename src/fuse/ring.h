@@ -7,14 +7,15 @@
  * INTERRUPT and notifications stay on the device. So does FORGET, except that of a listing's entry,
  * which comes through the ring and wants an answer.
  *
- * Each thread of the ring has one entry and an io_uring of its own. It carries a request out itself,
- * and hands the answer over when it comes back for the next one. So a handler that blocks occupies
- * one of the `depth` entries of a queue. The kernel prefers the entry that was handed over last: the
- * other threads sleep while one is enough. An entry that waits for requests cannot be taken back.
+ * Each thread of the ring has one entry and an io_uring of its own. It carries a request out
+ * itself, and hands the answer over when it comes back for the next one. So a handler that blocks
+ * occupies one of the `depth` entries of a queue. The kernel prefers the entry that was handed over
+ * last: the other threads sleep while one is enough. An entry that waits for requests cannot be
+ * taken back.
  *
  * A request whose answer comes from another thread (a wait for a file lock) may have no deadline.
- * Its entry is parked: it does not count for `depth`, and the queue gets one more entry. The entry's
- * own thread waits for the answer and hands it over.
+ * Its entry is parked: it does not count for `depth`, and the queue gets one more entry. The
+ * entry's own thread waits for the answer and hands it over.
  *
  * A thread may be busy elsewhere when the answer that it has to hand over is there. After a few
  * milliseconds a new thread gets the entry and hands the answer over.
@@ -36,7 +37,7 @@ struct cfs_ring_conf {
 	int fd;			    /* of the device; borrowed */
 	unsigned depth;		    /* threads and entries of a queue */
 	unsigned orphans; /* threads at most whose entry another one has got, in all queues */
-	/* Carries out a request, on a thread of the ring. place: the thread's, for ring_request(). */
+	/* Carries out a request, on the thread of the ring at that place (ring_request()). */
 	void (*serve)(void *arg, struct cfs_request *rq, unsigned place);
 	/*
 	 * The connection has ended (error 0), or the ring has failed and the mount must end. Called
@@ -61,13 +62,15 @@ bool ring_is_switched_on(void);
 unsigned ring_queues(void);
 /*
  * Checks that this process can have a ring, and prepares it, before the kernel is told to use it.
- * why: one line, on failure. -EOPNOTSUPP: this kernel or this build has none, or it is switched off.
+ * why: one line, on failure. -EOPNOTSUPP: this kernel or this build has none, or it is switched
+ * off.
  */
 int ring_create(const struct cfs_ring_conf *conf, struct cfs_ring **ret, char why[200]);
 struct cfs_channel *ring_channel(struct cfs_ring *r);
 /*
  * Starts the threads, once the kernel has the answer to FUSE_INIT; until then it holds requests
- * back. payload: bytes of the largest request or answer. After a failure the kernel uses the device.
+ * back. payload: bytes of the largest request or answer. After a failure the kernel uses the
+ * device.
  */
 int ring_start(struct cfs_ring *r, size_t payload);
 /* The id of the unanswered request with that number. None of the ring: an id of the device. */

@@ -65,9 +65,9 @@ static void answer(struct cfs_fuse_standby *s, const struct cfs_request_id *id, 
 
 /*
  * The previous process may have opened a handle for this request, of which the caller will never
- * learn. The handle is recorded as released before the answer: the kernel does not resend an answered
- * request, so after a death in between no process would know of it. Returns the request's record, or
- * NULL.
+ * learn. The handle is recorded as released before the answer: the kernel does not resend an
+ * answered request, so after a death in between no process would know of it. Returns the request's
+ * record, or NULL.
  */
 static struct cfs_handoff_request *release_made(struct cfs_fuse_standby *s,
 						const struct cfs_request_id *id)

@@ -176,7 +176,7 @@ bool append_limit_log(struct cfs_replica *r)
 	if (len <= max)
 		return false;
 	if (r->log.held < 0) {
-		log_shed(&r->log);
+		log_checkpoint_full(&r->log);
 		return false;
 	}
 	cfs_warn("replica: the bucket has not taken the log for too long, the log is released and "
@@ -185,7 +185,7 @@ bool append_limit_log(struct cfs_replica *r)
 	append_forget(r);
 	append_drop_base(r);
 	log_release(&r->log);
-	log_shed(&r->log);
+	log_checkpoint_full(&r->log);
 	r->state = AWAY;
 	return true;
 }
@@ -303,9 +303,9 @@ static int lost_place(struct cfs_replica *r)
 }
 
 /*
- * Without conditional writes, a lock lets one process of the machine at a time look whether the entry
- * is there and store it. A process that is suspended there keeps the others from replicating: they
- * fail, and log that.
+ * Without conditional writes, a lock lets one process of the machine at a time look whether the
+ * entry is there and store it. A process that is suspended there keeps the others from replicating:
+ * they fail, and log that.
  */
 static int put_unconditionally(struct cfs_replica *r, const char *key, const struct iovec *iov)
 {

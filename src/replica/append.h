@@ -56,7 +56,7 @@ struct cfs_replica {
 		BASE_APPENDED,
 		BASE_CHECKING,
 	} base_step;
-	/* The base is the state after its own entry; else the state after the earlier entry base_of. */
+	/* The base is the state after its own entry; else that after the entry base_of. */
 	bool base_first;
 	struct cfs_replica_place base_of;
 	uint32_t base_pages;
@@ -75,8 +75,8 @@ struct cfs_replica {
 };
 
 /*
- * Finds the end of the chain and whether the log continues there, and sets `state`. -EPERM: the chain
- * belongs to another database; with err.
+ * Finds the end of the chain and whether the log continues there, and sets `state`. -EPERM: the
+ * chain belongs to another database; with err.
  */
 int append_find_end(struct cfs_replica *r, char err[256]);
 /* Prepares the entry behind the end, with this body. append_put() stores it. */
@@ -84,19 +84,20 @@ int append_prepare(struct cfs_replica *r, struct entry *e, const uint8_t *body, 
 int append_prepare_changes(struct cfs_replica *r, const struct log_changes *c, const uint8_t *body,
 			   size_t len);
 /*
- * Stores the prepared entry, if there is one. On errors it stays for the next attempt. -ESTALE: another
- * process of this machine has stored that entry. -EROFS: another database has, and the replica is
- * fenced.
+ * Stores the prepared entry, if there is one. On errors it stays for the next attempt. -ESTALE:
+ * another process of this machine has stored that entry. -EROFS: another database has, and the
+ * replica is fenced.
  */
 int append_put(struct cfs_replica *r);
 /*
- * Appends all that was committed before the call, also when others commit faster than the bucket takes
- * it. -ETIMEDOUT: the deadline of cfs_replica_stop() has passed; -EINPROGRESS: the log was released.
+ * Appends all that was committed before the call, also when others commit faster than the bucket
+ * takes it. -ETIMEDOUT: the deadline of cfs_replica_stop() has passed; -EINPROGRESS: the log was
+ * released.
  */
 int append_all(struct cfs_replica *r);
 /*
- * Ends replication: another database goes on with the chain. why NULL: cfs_replica_start() reports it
- * instead of conf.fenced.
+ * Ends replication: another database goes on with the chain. why NULL: cfs_replica_start() reports
+ * it instead of conf.fenced.
  */
 void append_fence(struct cfs_replica *r, const char *why);
 /* Drops the prepared entry. */

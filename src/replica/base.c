@@ -26,7 +26,7 @@ static bool is_stopped(struct base *b)
 
 /* ---- storing ---- */
 
-/* Returns an error that ends the base. *ret_failing: the store's error, with which it is repeated. */
+/* Returns an error that ends the base. *ret_failing: the store's error, which is retried. */
 static int put_piece(struct base *b, uint32_t i, uint8_t *raw, int *ret_failing)
 {
 	uint32_t per_piece = (uint32_t)(ENTRY_PIECE / b->view.page_size), first = i * per_piece + 1;
@@ -253,8 +253,8 @@ static int remove_each(struct removal *d, const char *prefix, cfs_object_list_fn
 }
 
 /*
- * Removes the pieces of bases that entries up to the cut name. Pieces whose entry cannot be read are
- * removed later, as orphans.
+ * Removes the pieces of bases that entries up to the cut name. Pieces whose entry cannot be read
+ * are removed later, as orphans.
  */
 static int remove_bases(struct base *b, const struct cut *cut)
 {

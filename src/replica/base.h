@@ -32,8 +32,8 @@ struct base {
 /* Starts a thread that stores the pieces. */
 int base_start(struct base *b);
 /*
- * Starts a thread that reads all pieces back. When they are right, it removes entries and bases that
- * are not needed.
+ * Starts a thread that reads all pieces back. When they are right, it removes entries and bases
+ * that are not needed.
  */
 int base_check(struct base *b);
 /* True once after the started thread has ended. */

@@ -19,7 +19,7 @@
 #define READ_BYTES   ((size_t)256 << 10)
 /* Pages of an entry, in bytes, at which it takes no more commits. */
 #define ENTRY_SOFT ((size_t)4 << 20)
-#define SHED_MS	   1000
+#define FULL_MS	   1000
 
 /* ---- connections ---- */
 
@@ -343,8 +343,8 @@ static void coalesce(struct log_changes *c)
 }
 
 /*
- * Collects whole commits from the scan's place on, until about `soft` different pages have changed, or
- * up to frame `last`. hard: pages of one commit at most, else -EFBIG.
+ * Collects whole commits from the scan's place on, until about `soft` different pages have changed,
+ * or up to frame `last`. hard: pages of one commit at most, else -EFBIG.
  */
 static int collect(struct scan *s, size_t soft, size_t hard, uint32_t last, struct log_changes *c)
 {
@@ -434,8 +434,10 @@ static int read_frame(int fd, uint32_t page_size, const struct log_place *of,
 	off_t at = offset_of(page_size, f->frame);
 	int i;
 
-	/* A log that begins again overwrites the header first: unchanged after the page was read, it
-	 * shows that the page is right. */
+	/*
+	 * A log that begins again overwrites the header first: unchanged after the page was read,
+	 * it shows that the page is right.
+	 */
 	for (i = 0; i < 2; i++) {
 		if (pread(fd, head, sizeof(head), at) != (ssize_t)sizeof(head))
 			return -EIO;
@@ -535,9 +537,9 @@ int log_restart(struct log *l, struct log_changes *ret, uint8_t **ret_body, size
 	return r;
 }
 
-int log_shed(struct log *l)
+int log_checkpoint_full(struct log *l)
 {
-	cfs_deadline_t until = cfs_deadline_in(SHED_MS);
+	cfs_deadline_t until = cfs_deadline_in(FULL_MS);
 	int r, frames;
 
 	/* Most frames are moved while others can commit. */
@@ -629,8 +631,8 @@ static const struct log_frame *find_frame(const struct log_view *v, uint32_t pag
 }
 
 /*
- * A page whose frame was overwritten is in the database: the log begins again only when the database
- * has all its frames, and the view's transaction keeps later frames out of the database.
+ * A page whose frame was overwritten is in the database: the log begins again only when the
+ * database has all its frames, and the view's transaction keeps later frames out of the database.
  */
 int log_view_read(struct log_view *v, uint32_t first, uint32_t n, uint8_t *ret)
 {
@@ -651,7 +653,7 @@ int log_view_read(struct log_view *v, uint32_t first, uint32_t n, uint8_t *ret)
 			return -EIO;
 		r = f->pMethods->xRead(f, to, (int)v->page_size,
 				       (sqlite3_int64)(first + i - 1) * v->page_size);
-		/* SQLite never writes the page at 1 GiB (the lock-byte page): it may be the last one. */
+		/* SQLite never writes the lock-byte page at 1 GiB, so the file may end there. */
 		if (r && r != SQLITE_IOERR_SHORT_READ)
 			return -EIO;
 	}

@@ -60,7 +60,7 @@ static void *compete(void *arg)
 	return NULL;
 }
 
-/* Rivals create an object at once: a server that first looks and then writes lets several of them. */
+/* Rivals create an object at once: a server that looks first and then writes lets several. */
 static int probe_at_once(struct cfs_object_store *o, const char *volume, cfs_deadline_t deadline)
 {
 	struct rival v[RIVALS];

@@ -14,17 +14,17 @@
 /*
  * Layout of an entry; integers are big-endian:
  *
- *	 0  8  "CFSREPL1"
- *	 8  8  number
- *	16  8  time, ms since 1970, by the writer's clock; not before that of the entry before, unless
- *	       the epoch differs
- *	24 16  owner: which database file wrote it
- *	40 32  SHA-256 of the header of the entry before, zeros in the first one
- *	72  1  kind, 1  codec (0: as it is, 1: zstd), 2  zeros
- *	76  4  page size
- *	80  4  pages of the database after this entry
- *	84  4  n: changed pages, or pieces of the base
- *	88 20  where the log ends: salts, frames, checksums
+ * 	 0  8  "CFSREPL1"
+ * 	 8  8  number
+ * 	16  8  time, ms since 1970, by the writer's clock; not before that of the entry before, unless
+ * 	       the epoch differs
+ * 	24 16  owner: which database file wrote it
+ * 	40 32  SHA-256 of the header of the entry before, zeros in the first one
+ * 	72  1  kind, 1  codec (0: as it is, 1: zstd), 2  zeros
+ * 	76  4  page size
+ * 	80  4  pages of the database after this entry
+ * 	84  4  n: changed pages, or pieces of the base
+ * 	88 20  where the log ends: salts, frames, checksums
  *     108  4  epoch: how often a writer's clock has been set back; not less than in the entry before
  *     112  8  number of the latest entry that names a base, this one included
  *     120  8  the base's token, 0 when this entry names none
@@ -86,10 +86,10 @@ int entry_encode(struct entry *e, const uint8_t *raw, size_t raw_len, uint8_t **
  * The write-ahead log of a database that other connections use. Not thread-safe.
  * https://www.sqlite.org/fileformat2.html#walformat and https://www.sqlite.org/walformat.html
  *
- * A read transaction holds the log. Its lock is of one of two kinds. When the database lacked frames
- * of the log at its beginning, the log cannot begin again. Otherwise the log may begin again once:
- * no frame is moved into the database after that, so the log keeps all that is committed from then
- * on. Either way nothing that is committed while such transactions overlap is lost.
+ * A read transaction holds the log. Its lock is of one of two kinds. When the database lacked
+ * frames of the log at its beginning, the log cannot begin again. Otherwise the log may begin again
+ * once: no frame is moved into the database after that, so the log keeps all that is committed from
+ * then on. Either way nothing that is committed while such transactions overlap is lost.
  */
 struct log {
 	char *path, *log_path;
@@ -136,16 +136,17 @@ uint32_t log_capacity(const struct log *l);
 uint64_t log_checkpoint(struct log *l);
 /*
  * Lets the log begin again with the next commit, if no process is committing or reading (else
- * -EAGAIN, or nothing happens). Even on failure *ret has the changes up to then, and *ret_body their
- * body, as after log_read() and log_body(); ret->n is 0 when there are none. log.at is after them.
+ * -EAGAIN, or nothing happens). Even on failure *ret has the changes up to then, and *ret_body
+ * their body, as after log_read() and log_body(); ret->n is 0 when there are none. log.at is after
+ * them.
  */
 int log_restart(struct log *l, struct log_changes *ret, uint8_t **ret_body, size_t *ret_len);
 
 /*
- * Moves all of a log that is not held into the database, so that it begins again with the next commit.
- * -EAGAIN: other processes keep it busy.
+ * Moves all of a log that is not held into the database, so that it begins again with the next
+ * commit. -EAGAIN: other processes keep it busy.
  */
-int log_shed(struct log *l);
+int log_checkpoint_full(struct log *l);
 
 /* All pages of the database at one place of its log. */
 struct log_view {
@@ -155,8 +156,8 @@ struct log_view {
 	struct log_changes frames;
 };
 /*
- * In three steps: log_view_open() begins a transaction; the caller takes all frames up to the end of
- * the log; log_view_fix() makes the view that of log.at.
+ * In three steps: log_view_open() begins a transaction; the caller takes all frames up to the end
+ * of the log; log_view_fix() makes the view that of log.at.
  */
 int log_view_open(const struct log *l, struct log_view *ret);
 int log_view_fix(struct log_view *v, const struct log *l);

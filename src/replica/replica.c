@@ -131,7 +131,7 @@ static int append_base(struct cfs_replica *r)
 	return append_prepare(r, &e, r->base.refs, (size_t)r->base.n * ENTRY_REF);
 }
 
-/* A base is due when a restore would have to read many entries, or many bytes, after the last one. */
+/* A base is due when a restore would read many entries, or many bytes, after the last one. */
 static bool is_base_due(const struct cfs_replica *r)
 {
 	uint64_t now = cfs_now_ms();
@@ -142,7 +142,7 @@ static bool is_base_due(const struct cfs_replica *r)
 		(r->bytes_since >= BASE_BYTES && r->bytes_since >= 2 * r->base_size));
 }
 
-/* Takes the base a step further. All changes have been appended, unless the base is the next entry. */
+/* Takes the base a step further. All changes are appended, unless the base is the next entry. */
 static int advance_base(struct cfs_replica *r)
 {
 	int rc = 0;
@@ -225,8 +225,8 @@ static bool answer_start(struct cfs_replica *r, int rc, const char *err)
 }
 
 /*
- * One attempt to bring the chain to the log's end. 0: all that was committed before the call is in the
- * bucket. -EINPROGRESS: a base is being stored first; the other errors are those of append.h.
+ * One attempt to bring the chain to the log's end. 0: all that was committed before the call is in
+ * the bucket. -EINPROGRESS: a base is being stored first; the other errors are those of append.h.
  */
 static int cycle(struct cfs_replica *r)
 {

@@ -99,9 +99,9 @@ static size_t find_later(struct restore *t, size_t low, uint32_t epoch, int64_t 
 }
 
 /*
- * Within an epoch times never decrease. *ret_first: how many entries are before the first one that is
- * later; *ret_last: how many up to the last one that is not later. They differ when a clock was set
- * back to before the wanted time.
+ * Within an epoch times never decrease. *ret_first: how many entries are before the first one that
+ * is later; *ret_last: how many up to the last one that is not later. They differ when a clock was
+ * set back to before the wanted time.
  */
 static void find_until(struct restore *t, size_t *ret_first, size_t *ret_last)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * .accesslog: one line per request for each open of the file. Without readers a request costs the load
- * of a flag. A reader that is too slow loses lines, and is told how many.
+ * .accesslog: one line per request for each open of the file. Without readers a request costs the
+ * load of a flag. A reader that is too slow loses lines, and is told how many.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Read-ahead over files of directories, as walk.c and tree.c advise, on threads of its own. A listing
- * made here only says which files to fetch. Their attributes and names are cached like those of a
- * look-up; an open asks the metadata in any case.
+ * Read-ahead over files of directories, as walk.c and tree.c advise, on threads of its own. A
+ * listing made here only says which files to fetch. Their attributes and names are cached like
+ * those of a look-up; an open asks the metadata in any case.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -164,7 +164,7 @@ static bool grow_by(struct cfs_vfs *v, struct tree *r, cfs_ino_t dir, struct wal
 	return ok;
 }
 
-/* Grows the row and calls tree_leave(). first: the directory with which an empty row begins; or 0. */
+/* Grows the row and calls tree_leave(). first: the directory that begins an empty row; or 0. */
 static void grow(struct cfs_vfs *v, struct tree *r, cfs_ino_t first)
 {
 	struct walk_batch *b = calloc(1, sizeof(*b));
@@ -189,7 +189,7 @@ static cfs_ino_t parent_of(struct cfs_vfs *v, cfs_ino_t dir)
 	return dir != v->conf.root && get_attr(v, &ctx, dir, &attr, &ms) == 0 ? attr.parent : 0;
 }
 
-/* Adds frames from the directory that was listed up to the topmost one that the program has listed. */
+/* Adds frames from the listed directory up to the topmost one that the program has listed. */
 static bool add_frames(struct cfs_vfs *v, struct tree *r, cfs_ino_t dir, cfs_ino_t parent)
 {
 	struct content c;
@@ -294,7 +294,7 @@ void ahead_listed(struct cfs_vfs *v, cfs_ino_t dir)
 {
 	struct task t = {.dir = dir};
 
-	/* Recorded before the store knows whether read-ahead pays: a tree needs the way to its first file. */
+	/* Recorded even while read-ahead is off: a tree needs the way to its first file. */
 	if (atomic_load(&v->ahead_stopped))
 		return;
 	switch (tree_listed(&v->trees, dir, &t.tree)) {

@@ -3,8 +3,8 @@
  * The metadata cache of this mount: attributes by inode, names by parent, and the ctime each file
  * had when it was last opened. Fixed size, set associative; nothing is allocated per entry.
  *
- * Local changes are numbered. A reader takes the number before it asks the engine, and passes it with
- * the answer. An answer older than a change of the same inode (or name) is not kept.
+ * Local changes are numbered. A reader takes the number before it asks the engine, and passes it
+ * with the answer. An answer older than a change of the same inode (or name) is not kept.
  */
 #ifndef CFS_VFS_CACHE_H
 #define CFS_VFS_CACHE_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files whose close did not wait for their commit (close=committing). Each keeps its inode open until
- * it is committed: attributes, reads and the handoff state include its bytes. Losses that no handle
- * can report are kept here for an fsync.
+ * Files whose close did not wait for their commit (close=committing). Each keeps its inode open
+ * until it is committed: attributes, reads and the handoff state include its bytes. Losses that no
+ * handle can report are kept here for an fsync.
  */
 #include <errno.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Directory listings. A handle has one page of entries, which may be dropped while it is not in use,
- * and positions in the directory from which pages can be read: those behind the last two replies, and
- * the beginnings of some earlier pages, so that seekdir(3) starts from a near one.
+ * Directory listings. A handle has one page of entries, which may be dropped while it is not in
+ * use, and positions in the directory from which pages can be read: those behind the last two
+ * replies, and the beginnings of some earlier pages, so that seekdir(3) starts from a near one.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -47,14 +47,15 @@ struct dir {
 	struct mark *marks;
 
 	/*
-	 * The positions behind the last two replies; NULL: no memory. They are in the handoff state or,
-	 * when that has no room, in memory of the handle (places_own).
+	 * The positions behind the last two replies; NULL: no memory. They are in the handoff state
+	 * or, when that has no room, in memory of the handle (places_own).
 	 */
 	struct cfs_handoff_dir *places;
 	bool places_own;
 	/*
-	 * Hashes of the entries of the last reply. Kernels up to 6.15 continue within a reply that did
-	 * not fit into the program's buffer; their replies are small. n_tail 0: none, or too many.
+	 * Hashes of the entries of the last reply. Kernels up to 6.15 continue within a reply that
+	 * did not fit into the program's buffer; their replies are small. n_tail 0: none, or too
+	 * many.
 	 */
 	uint32_t n_tail;
 	uint64_t tail_first; /* index */
@@ -228,8 +229,8 @@ static void add_mark(struct dir *d, uint64_t index, const void *cursor, size_t l
 }
 
 /*
- * Reads the page of at most `size` entries behind `cursor`. index: of its first entry. Attributes are
- * read if attrs is set and the page has entry `wanted`.
+ * Reads the page of at most `size` entries behind `cursor`. index: of its first entry. Attributes
+ * are read if attrs is set and the page has entry `wanted`.
  */
 static int load_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t index,
 		     const struct cfs_cursor *cursor, size_t size, bool attrs, uint64_t wanted)
@@ -288,8 +289,9 @@ static uint64_t hash_entry(const struct dir *d, const struct dirpage_entry *p)
 }
 
 /*
- * The page was read from a position within the last reply, to continue at entry `index` of that reply.
- * Some entries between both may have been removed. Those that are left are the first ones of the page.
+ * The page was read from a position within the last reply, to continue at entry `index` of that
+ * reply. Some entries between both may have been removed. Those that are left are the first ones of
+ * the page.
  */
 static void align_page(struct dir *d, uint64_t index)
 {
@@ -357,8 +359,7 @@ static bool is_current(struct cfs_vfs *v, const struct dir *d, const struct dirp
 	if (age_ms >= limit || cache_changed_since(&v->cache, p->ino, d->seq))
 		return false;
 	n = vnode_find(v, p->ino);
-	if (n)
-		vnode_put(n);
+	vnode_put(n);
 	return !n;
 }
 
@@ -469,8 +470,9 @@ static void restart(struct cfs_vfs *v, struct dir *d)
 }
 
 /*
- * Finds the place behind `n` names of a sequence in this handle's listing, and returns its index. For
- * another handle's sequence the listing starts again, without the names that the reader has had.
+ * Finds the place behind `n` names of a sequence in this handle's listing, and returns its index.
+ * For another handle's sequence the listing starts again, without the names that the reader has
+ * had.
  */
 static uint64_t find_place(struct cfs_vfs *v, struct dir *d, uint32_t sequence, uint64_t n)
 {

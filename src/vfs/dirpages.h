@@ -55,7 +55,7 @@ struct dirpages {
 int dirpages_init(struct dirpages *all, struct cfs_pool *pool);
 void dirpages_fini(struct dirpages *all); /* all pages are dropped */
 
-/* Takes the page into use; it may have been dropped (n_chunks 0). All zeros is an empty page in use. */
+/* Takes a page into use; it may be dropped (n_chunks 0). All zeros is an empty page in use. */
 void dirpage_take(struct dirpages *all, struct dirpage *p);
 void dirpage_put(struct dirpages *all, struct dirpage *p); /* makes it idle */
 
@@ -63,8 +63,8 @@ void dirpage_put(struct dirpages *all, struct dirpage *p); /* makes it idle */
 void dirpage_drop(struct dirpages *all, struct dirpage *p);
 void dirpage_clear(struct dirpages *all, struct dirpage *p);
 /*
- * The page must not have been dropped. False: there is no room for the entry; for the first one, not
- * even memory of malloc(3). Never waits.
+ * The page must not have been dropped. False: there is no room for the entry; for the first one,
+ * not even memory of malloc(3). Never waits.
  */
 bool dirpage_add(struct dirpages *all, struct dirpage *p, const struct cfs_dirent *e, bool attrs);
 /* Valid while the page is in use. i < p->n, and the page has chunks. */

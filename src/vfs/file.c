@@ -70,8 +70,8 @@ int cfs_vfs_drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t f
 }
 
 /*
- * When the kernel has us truncate at open, it leaves set-id bits and times to us. The engine does not
- * change the times of a file that is already empty.
+ * When the kernel has us truncate at open, it leaves set-id bits and times to us. The engine does
+ * not change the times of a file that is already empty.
  */
 static int truncate_at_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n,
 			    struct cfs_attr *attr)
@@ -101,8 +101,8 @@ struct answer {
 
 /*
  * Asks the metadata for the attributes, always: an open sees changes that others have closed
- * (close-to-open). An open for reading gets the list of the first chunk in the same round trip, unless
- * that is known.
+ * (close-to-open). An open for reading gets the list of the first chunk in the same round trip,
+ * unless that is known.
  */
 static int ask(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
 	       struct answer *ret)
@@ -249,8 +249,8 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 }
 
 /*
- * Opens a file that appeared after the kernel's look-up. The kernel believes that this caller has just
- * created it, and checks no permission.
+ * Opens a file that appeared after the kernel's look-up. The kernel believes that this caller has
+ * just created it, and checks no permission.
  */
 static int open_appeared(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
 			 struct answer *answer, struct cfs_vfs_open *ret)
@@ -313,7 +313,7 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 		return r;
 	if (made && opened_before(v, ctx, ret->ino, ret_open))
 		return 0;
-	/* Another mount has created a link or a pipe: the kernel looks it up again, and follows it. */
+	/* Another mount has created a link or a pipe, which the kernel looks up again. */
 	if (existed && ret->attr.type != CFS_TYPE_FILE)
 		return ret->attr.type == CFS_TYPE_DIR ? -EISDIR : -ESTALE;
 	n = vnode_get(v, ret->ino);
@@ -390,8 +390,8 @@ int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 }
 
 /*
- * A descriptor of the handle is closed. An error is reported here and stays for the writers' fsync, as
- * a process that only inherited the descriptor may ignore the result.
+ * A descriptor of the handle is closed. An error is reported here and stays for the writers' fsync,
+ * as a process that only inherited the descriptor may ignore the result.
  */
 static int commit_at_close(struct cfs_vfs *v, struct handle *h, const struct cfs_ctx *ctx)
 {
@@ -449,8 +449,7 @@ bool cfs_vfs_has_unstored(struct cfs_vfs *v, cfs_ino_t ino)
 	struct cfs_file *file = n ? vnode_file(n) : NULL;
 	bool unstored = file && cfs_file_dirty(file);
 
-	if (n)
-		vnode_put(n);
+	vnode_put(n);
 	return unstored;
 }
 
@@ -466,8 +465,7 @@ bool cfs_vfs_setattr_waits(struct cfs_vfs *v, cfs_ino_t ino, uint32_t set)
 	n = vnode_find(v, ino_in(v, ino));
 	waits = n && vnode_file(n) && cfs_file_dirty(vnode_file(n)) &&
 		!cfs_file_takes_change(vnode_file(n));
-	if (n)
-		vnode_put(n);
+	vnode_put(n);
 	return waits;
 }
 
@@ -494,7 +492,7 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	/* Data was written through a mapping after the close, or the close failed to store it. */
 	if (writable(h->flags) && cfs_file_dirty(file)) {
 		r = commit_at_close(v, h, ctx);
-		/* A file that is still dirty is tried again. Data of an unlinked file does not count. */
+		/* A dirty file is tried again. Data of an unlinked file does not count. */
 		if (r < 0 && !cfs_file_dirty(file) &&
 		    cfs_meta_getattr(v->conf.meta, ctx, n->node.key, &attr) != -ENOENT)
 			cfs_err("data could not be stored after its file was closed, it is lost: "

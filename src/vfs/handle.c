@@ -230,7 +230,7 @@ struct handle *handle_claim(struct handles *t, uint64_t fh)
 	return h;
 }
 
-/* Generations go on: a late request for a closed handle must not reach another one of its number. */
+/* Generations go on: a late request for a closed handle must not reach another handle. */
 void handles_free_rest(struct handles *t)
 {
 	uint32_t i = t->n_chunks * HANDLES_PER_CHUNK, gen;

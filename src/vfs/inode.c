@@ -132,16 +132,18 @@ void vnode_count(struct vnode *n, int flags, int by)
 
 void vnode_put(struct vnode *n)
 {
-	struct cfs_vfs *v = n->vfs;
-	cfs_ino_t ino = n->node.key;
 	struct cfs_handoff_inode *mark;
 	struct cfs_file *file;
 	struct cfs_ctx ctx;
+	struct cfs_vfs *v;
 	bool sustained;
+	cfs_ino_t ino;
 	int r;
 
-	if (!drop_ref(n))
+	if (!n || !drop_ref(n))
 		return;
+	v = n->vfs;
+	ino = n->node.key;
 	/* No thread can take a reference after this, so the flags are final. */
 	sustained = atomic_load(&n->sustained);
 	forget_cached(

@@ -6,14 +6,14 @@
  * The kernel keeps one listing of a directory, in its page cache. Replies to any handle that is
  * allowed to fill it are appended, when their offset is the listing's end. A reader that the kernel
  * stops serving from the listing asks this mount to go on at its offset. So an offset must mean the
- * same to all handles: it names a sequence of names, and a place in it. Readers of a directory share a
- * sequence while they find the same names. A reader that finds another name starts a sequence with the
- * names that it has read so far. A reader that asks for a place in a sequence that is not its own gets
- * all names but those before that place.
+ * same to all handles: it names a sequence of names, and a place in it. Readers of a directory
+ * share a sequence while they find the same names. A reader that finds another name starts a
+ * sequence with the names that it has read so far. A reader that asks for a place in a sequence
+ * that is not its own gets all names but those before that place.
  *
- * A sequence takes eight bytes for each name. When there is no room, directories that no handle is open
- * on are forgotten, and sequences end that become too large. Then the kernel lists again, and a place
- * in a forgotten sequence is found by counting.
+ * A sequence takes eight bytes for each name. When there is no room, directories that no handle is
+ * open on are forgotten, and sequences end that become too large. Then the kernel lists again, and
+ * a place in a forgotten sequence is found by counting.
  */
 #ifndef CFS_VFS_KEPT_H
 #define CFS_VFS_KEPT_H
@@ -47,7 +47,7 @@ struct kept {
 	_Atomic uint32_t generation; /* of the sequence made last */
 };
 
-/* A reading of a directory from its beginning. Owned by a handle, which one thread uses at a time. */
+/* A reading of a directory from its beginning. Owned by a handle; one thread at a time. */
 struct kept_pass {
 	uint32_t sequence; /* of the offsets given out */
 	uint32_t before;   /* the previous one, of offsets up to before_end */
@@ -84,8 +84,8 @@ void kept_end(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint64_t 
 /* Whether the pass has given out this offset, behind `n` names. */
 bool kept_is_own(const struct kept_pass *p, uint32_t sequence, uint64_t n);
 /*
- * Gives the pass a sequence of its own. Returns the first n names of `sequence`, sorted, for kept_has()
- * until kept_return(). NULL: the sequence is forgotten, or there is no memory.
+ * Gives the pass a sequence of its own. Returns the first n names of `sequence`, sorted, for
+ * kept_has() until kept_return(). NULL: the sequence is forgotten, or there is no memory.
  */
 uint64_t *kept_leave(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint32_t sequence,
 		     uint64_t n);
@@ -95,8 +95,8 @@ bool kept_has(const uint64_t *sorted, uint64_t n, uint64_t hash);
 /* How long the kernel may keep attributes of a directory: no longer than a listing in use. */
 uint32_t kept_limit(struct kept *k, cfs_ino_t ino, uint64_t now_ms, uint32_t attr_ms);
 /*
- * True: a handle is open on the directory, and the kernel must drop its listing. The caller makes the
- * kernel drop it, and then passes *ret_which to kept_dropped().
+ * True: a handle is open on the directory, and the kernel must drop its listing. The caller makes
+ * the kernel drop it, and then passes *ret_which to kept_dropped().
  */
 bool kept_has_expired(struct kept *k, cfs_ino_t ino, uint64_t now_ms, uint32_t *ret_which);
 void kept_dropped(struct kept *k, cfs_ino_t ino, uint32_t which);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * File locks. The kernel tells when a process closes a descriptor (flush) and when the last descriptor
- * of an open file is closed (release), but not that an OFD lock ends with the latter. So each handle
- * knows the owners that have set POSIX locks through it, and its release unlocks for all of them.
+ * File locks. The kernel tells when a process closes a descriptor (flush) and when the last
+ * descriptor of an open file is closed (release), but not that an OFD lock ends with the latter. So
+ * each handle knows the owners that have set POSIX locks through it, and its release unlocks for
+ * all of them.
  */
 #include <errno.h>
 #include <stdlib.h>

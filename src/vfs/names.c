@@ -88,8 +88,7 @@ static int read_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 
 	*ret_ms = (uint32_t)v->conf.attr_timeout_ms;
 	if (has_right_cache(n) && cache_get_attr(&v->cache, ino, to_ms(asked_ns), ret, ret_ms)) {
-		if (n)
-			vnode_put(n);
+		vnode_put(n);
 		return 0;
 	}
 	seq = cache_seq(&v->cache);
@@ -102,8 +101,7 @@ static int read_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 		if (has_right_cache(n))
 			cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, ret);
 	}
-	if (n)
-		vnode_put(n);
+	vnode_put(n);
 	return r;
 }
 
@@ -153,8 +151,7 @@ static bool cached_lookup(struct cfs_vfs *v, cfs_ino_t parent, const char *name,
 	n = vnode_find(v, ret->ino);
 	hit = has_right_cache(n) &&
 	      cache_get_attr(&v->cache, ret->ino, now_ms, &ret->attr, &ret->attr_ms);
-	if (n)
-		vnode_put(n);
+	vnode_put(n);
 	return hit;
 }
 
@@ -276,8 +273,8 @@ void cfs_vfs_forget(struct cfs_vfs *v, cfs_ino_t ino)
 
 /*
  * Gets the last known attributes of a file that another mount has removed while it is open here.
- * Without them the kernel would also repeat the open(2) that has just made the file, and make another
- * one.
+ * Without them the kernel would also repeat the open(2) that has just made the file, and make
+ * another one.
  */
 static bool open_and_gone(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret)
 {
@@ -286,8 +283,7 @@ static bool open_and_gone(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret
 
 	if (file)
 		cfs_file_last_attr(file, ret);
-	if (n)
-		vnode_put(n);
+	vnode_put(n);
 	return file;
 }
 
@@ -321,7 +317,7 @@ static int truncate_open(struct vnode *n, const struct cfs_ctx *ctx, uint64_t le
 	r = cfs_file_truncate(vnode_file(n), ctx, length, ret);
 	if (r < 0 || !same)
 		return r;
-	/* The engine changes nothing in a file of that length, and the kernel leaves the times to us. */
+	/* The engine leaves a file of that length unchanged, and the kernel its times to us. */
 	late.now = cfs_wall();
 	return cfs_meta_setattr(n->vfs->conf.meta, &late, n->node.key, CFS_SET_MTIME_NOW, ret, ret);
 }
@@ -402,15 +398,15 @@ static int keep_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t i
 		r = cfs_file_setattr(vnode_file(n), ctx, set, in, ret);
 	if (r == 0)
 		see_mode(n, ret->mode);
-	if (n)
-		vnode_put(n);
+	vnode_put(n);
 	return r;
 }
 
 /*
- * Called before a setattr in the metadata. Stores attributes that wait for the data: they are older.
- * When the mtime is set, commits the data: a later commit would overwrite that mtime with the time of
- * the last write. Takes the time again, as these have stored a later ctime than that of the request.
+ * Called before a setattr in the metadata. Stores attributes that wait for the data: they are
+ * older. When the mtime is set, commits the data: a later commit would overwrite that mtime with
+ * the time of the last write. Takes the time again, as these have stored a later ctime than that of
+ * the request.
  */
 static int make_way(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set)
 {
@@ -428,8 +424,7 @@ static int make_way(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino, uint3
 	}
 	if (file)
 		ctx->now = cfs_wall();
-	if (n)
-		vnode_put(n);
+	vnode_put(n);
 	return r;
 }
 
@@ -623,8 +618,7 @@ static int link_inode(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 	} else {
 		r = cfs_meta_link(v->conf.meta, ctx, ino, parent, name, len, ret);
 	}
-	if (n)
-		vnode_put(n);
+	vnode_put(n);
 	return r;
 }
 
@@ -754,9 +748,9 @@ static int rename_missed(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 }
 
 /*
- * After a rename over a directory the kernel takes the directory that it knew under the target's name
- * for removed (vfs_rename(), S_DEAD). It knows that one from this cache. If another mount has moved it
- * meanwhile, it would look empty here while it is in use. -ESTALE: the kernel looks again.
+ * After a rename over a directory the kernel takes the directory that it knew under the target's
+ * name for removed (vfs_rename(), S_DEAD). It knows that one from this cache. If another mount has
+ * moved it meanwhile, it would look empty here while it is in use. -ESTALE: the kernel looks again.
  */
 static int check_target(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req)
 {

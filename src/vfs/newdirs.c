@@ -122,7 +122,7 @@ static bool has_name(const struct newdir *n, uint64_t hash)
 	return n->cap && *place(n->names, n->cap, hash) == hash;
 }
 
-/* Enlarges the table; others of the set are dropped for it. False: no memory, or it is too large. */
+/* Enlarges the table, and drops others of the set for it. False: no memory, or too large. */
 static bool grow(struct newdirs *d, struct newdir_set *s, struct newdir *n)
 {
 	size_t i, cap = n->cap ? 2 * n->cap : FIRST_NAMES;

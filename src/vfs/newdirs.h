@@ -4,17 +4,17 @@
  *
  * The kernel looks each name up before it is made. Programs that unpack a tree make most names in
  * directories that they made a moment ago. Such a directory has names that this mount has made, and
- * perhaps names of other mounts. A listing without the latter proves that every name that this mount
- * has not made was absent when the listing began. For trust_ms from then on, look-ups rely on that.
- * When the parent is such a directory, too, a program makes a tree: then the new directory, which was
- * empty when it was made, needs no listing for that long.
+ * perhaps names of other mounts. A listing without the latter proves that every name that this
+ * mount has not made was absent when the listing began. For trust_ms from then on, look-ups rely on
+ * that. When the parent is such a directory, too, a program makes a tree: then the new directory,
+ * which was empty when it was made, needs no listing for that long.
  *
  * A directory's record has the hashes of all names that this mount has made or tried to make in it.
- * Names with one of these hashes are always looked up. A directory is forgotten, and all its names are
- * looked up, when
+ * Names with one of these hashes are always looked up. A directory is forgotten, and all its names
+ * are looked up, when
  *	- a listing has a name of another mount
- *	- a program waits for a name, or searches for one: a name was looked up more than NEWDIRS_ASKED
- *	  times and not made, or NEWDIRS_ABSENT_MAX names were
+ *	- a program waits for a name, or searches for one: a name was looked up more than
+ *	  NEWDIRS_ASKED times and not made, or NEWDIRS_ABSENT_MAX names were
  *	- it is removed, or the kernel forgets it
  *	- other directories need its place or its memory
  * A successor process begins with no directories.

@@ -8,12 +8,12 @@
  * CFS_VFS_OTHER_NODE. Look-ups answer with one of them. An open at a node where it must not be gets
  * -ESTALE: the kernel then looks the path up again and opens the node that it finds.
  *
- *	- All handles of a node pass through, or none of them.
- *	- Only one node has handles that pass through, and only one has ordinary ones: these share the
- *	  kernel's pages.
- *	- A handle that passes through keeps the content of its open. The next open gets the present
- *	  one: it passes through if the whole file is of that content and no handle writes; otherwise
- *	  the file moves to its other node.
+ * 	- All handles of a node pass through, or none of them.
+ * 	- Only one node has handles that pass through, and only one has ordinary ones: these share the
+ * 	  kernel's pages.
+ * 	- A handle that passes through keeps the content of its open. The next open gets the present
+ * 	  one: it passes through if the whole file is of that content and no handle writes; otherwise
+ * 	  the file moves to its other node.
  *
  * The kernel looks the path up again only once. So a file that has moved stays at that node, and
  * ordinary, for MOVED_MS: it must not move again between the look-up and the open that follows.
@@ -21,9 +21,9 @@
  * At an open the kernel counts later than this file does, and at a close earlier: it never sees a
  * mixture of handles that is not allowed here.
  *
- * A backing id belongs to the connection. It is recorded in the handoff state before the kernel is told
- * of it, and closed after the last handle. After a death, the next process closes recorded ids that no
- * handle needs.
+ * A backing id belongs to the connection. It is recorded in the handoff state before the kernel is
+ * told of it, and closed after the last handle. After a death, the next process closes recorded ids
+ * that no handle needs.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -6,8 +6,8 @@
  *	making		the inode number, recorded before the call, is under the name
  *	linking		the name exists, and is the inode's
  *	removing	the name is gone
- *	renaming	the source is gone, and the target's inode is not the one recorded before. The
- *			entry cache has that one: the kernel has just looked it up
+ *	renaming	the source is gone, and the target's inode is not the one recorded before,
+ *			which the entry cache has: the kernel has just looked it up
  *	exchanging	the inode recorded as the source is under the target's name
  *	xattrs		the value is there, or gone
  *	appending	the bytes are at the offset where the kernel saw the end

@@ -2,8 +2,8 @@
 /*
  * Names in the root that the mount keeps for itself. A write to .control is one request, and the
  * reads behind it on the same descriptor return the answer. The first read carries the request out,
- * not the write: the kernel lets only one write to a file run at a time. .stats and .config show the
- * state at their open.
+ * not the write: the kernel lets only one write to a file run at a time. .stats and .config show
+ * the state at their open.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -290,8 +290,8 @@ struct tree *tree_find(struct trees *t, cfs_ino_t parent)
 }
 
 /*
- * Finds the order in which the program went from a directory beside `child`, or from the one above, to
- * `child`. False: there is none.
+ * Finds the order in which the program went from a directory beside `child`, or from the one above,
+ * to `child`. False: there is none.
  */
 static bool find_order(struct trees *t, const struct listing *l, cfs_ino_t child, enum order *order)
 {

@@ -69,8 +69,9 @@ enum tree_next {
 	TREE_GROW, /* tree_grow() of *ret */
 };
 /*
- * tree_listed(): a program is about to list the directory. tree_opened(): it has opened a file of the
- * directory for reading. Never wait. After TREE_GROW the caller has *ret, and calls tree_leave().
+ * tree_listed(): a program is about to list the directory. tree_opened(): it has opened a file of
+ * the directory for reading. Never wait. After TREE_GROW the caller has *ret, and calls
+ * tree_leave().
  */
 enum tree_next tree_listed(struct trees *t, cfs_ino_t dir, struct tree **ret);
 enum tree_next tree_opened(struct trees *t, cfs_ino_t dir, struct tree **ret);
@@ -81,8 +82,8 @@ enum tree_next tree_opened(struct trees *t, cfs_ino_t dir, struct tree **ret);
  */
 struct tree *tree_find(struct trees *t, cfs_ino_t parent);
 /*
- * Adds the topmost frame: dir with its sorted subdirectories, which are taken over. The program is in
- * `child`, one of these. False: the program has not come this way.
+ * Adds the topmost frame: dir with its sorted subdirectories, which are taken over. The program is
+ * in `child`, one of these. False: the program has not come this way.
  */
 bool tree_add_above(struct trees *t, struct tree *r, cfs_ino_t dir, cfs_ino_t child,
 		    struct listing *subdirs);
@@ -93,7 +94,7 @@ bool tree_is_recent(struct trees *t, cfs_ino_t dir);
  * at its end.
  */
 bool tree_grow(struct trees *t, struct tree *r, cfs_ino_t *ret);
-/* That directory was listed: `files` of its files are fetched. Takes its sorted subdirectories over. */
+/* That directory was listed, `files` of its files are fetched. Takes its sorted subdirs over. */
 void tree_grown(struct trees *t, struct tree *r, cfs_ino_t dir, uint32_t files,
 		struct listing *subdirs);
 /* The thread is done. failed: the tree is given up. */

@@ -16,9 +16,9 @@
 #include "tree.h"
 
 /*
- * An inode that is open on this mount, or about to be. Reference counted without a lock; dropping the
- * last reference closes its data and a sustained inode. It is in the table before the metadata is
- * read: an unlink after that keeps the inode (cfs_meta_hooks.is_open).
+ * An inode that is open on this mount, or about to be. Reference counted without a lock; dropping
+ * the last reference closes its data and a sustained inode. It is in the table before the metadata
+ * is read: an unlink after that keeps the inode (cfs_meta_hooks.is_open).
  */
 struct vnode {
 	struct cfs_node node; /* key: inode */
@@ -49,7 +49,7 @@ struct vnode *vnode_find(struct cfs_vfs *v, cfs_ino_t ino);
 struct vnode *vnode_of_handle(struct cfs_vfs *v, uint64_t fh);
 /* One more reference for a caller that has one. */
 struct vnode *vnode_ref(struct vnode *n);
-void vnode_put(struct vnode *n);
+void vnode_put(struct vnode *n); /* NULL is allowed */
 /* Counts a handle with these flags of open(2): by 1, and by -1 at its end. */
 void vnode_count(struct vnode *n, int flags, int by);
 /* Opens the data of the inode. attr: the metadata's answer to a request made at asked_ns. */
@@ -116,8 +116,8 @@ int handles_init(struct handles *t, struct cfs_handoff *handoff);
 void handles_fini(struct handles *t);
 /*
  * The slot is invisible until handle_publish(). A request records the number before that
- * (record_fh()): without it, a crash between would leave the handle open for ever. -ENFILE: a million
- * are open.
+ * (record_fh()): without it, a crash between would leave the handle open for ever. -ENFILE: a
+ * million are open.
  */
 int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh);
 void handle_publish(struct handle *h, uint64_t fh, cfs_ino_t ino, enum handle_kind kind);
@@ -138,8 +138,8 @@ bool handle_unpin(struct handles *t, uint64_t fh);
 /* True: the handle is pinned, and the last unpin closes it. */
 bool handle_defer_close(struct handles *t, uint64_t fh);
 /*
- * Restoring handles of another process, before any is allocated: handles_reserve() makes slots for all
- * records in use, handle_claim() fills one, handles_free_rest() frees the others.
+ * Restoring handles of another process, before any is allocated: handles_reserve() makes slots for
+ * all records in use, handle_claim() fills one, handles_free_rest() frees the others.
  */
 int handles_reserve(struct handles *t);
 struct handle *handle_claim(struct handles *t, uint64_t fh);
@@ -190,8 +190,8 @@ void watchdog_stop(struct cfs_vfs *v);
 void watchdog_look(uint64_t *ret_requests, uint64_t *ret_oldest_ns);
 
 /*
- * Files with a loss that their own fsync has not reported. While half as many are known, a close waits
- * for its commit: the rest is for files that were closed before.
+ * Files with a loss that their own fsync has not reported. While half as many are known, a close
+ * waits for its commit: the rest is for files that were closed before.
  */
 #define CLOSED_LOSSES 8192u
 
@@ -228,11 +228,11 @@ uint32_t closed_mark(struct cfs_vfs *v);
 int closed_report(struct cfs_vfs *v, uint32_t *seen);
 /* True, once for each loss: the file lost bytes after its close. */
 bool closed_take_loss(struct cfs_vfs *v, cfs_ino_t ino);
-/* Waits for the files that were closed before. Called by unlocks: locks order writers and readers. */
+/* Waits for files that were closed before. Called by unlocks: locks order writers and readers. */
 void closed_await(struct cfs_vfs *v, const struct cfs_ctx *ctx);
 /*
- * Called before a rename that replaces a name. Waits for the commit of the file that gets the name. An
- * error, also a loss that no fsync has reported, keeps the old file in place.
+ * Called before a rename that replaces a name. Waits for the commit of the file that gets the name.
+ * An error, also a loss that no fsync has reported, keeps the old file in place.
  */
 int closed_before_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx,
 			 const struct cfs_rename *req);
@@ -258,10 +258,10 @@ struct passthrough {
 void passthrough_init(struct passthrough *p);
 void passthrough_fini(struct passthrough *p);
 /*
- * Decides how a file is opened, and counts the handle until passing_end(). In: h->node is the node of
- * the kernel's request. any_node: the reply tells the kernel the node instead. *ret_backing: the id for
- * the kernel; 0: an ordinary open. -ESTALE: the kernel has to look the file up again, and finds its
- * other node.
+ * Decides how a file is opened, and counts the handle until passing_end(). In: h->node is the node
+ * of the kernel's request. any_node: the reply tells the kernel the node instead. *ret_backing: the
+ * id for the kernel; 0: an ordinary open. -ESTALE: the kernel has to look the file up again, and
+ * finds its other node.
  */
 int passing_admit(struct vnode *n, int flags, const struct cfs_attr *attr, uint64_t asked_ns,
 		  bool any_node, struct passing_handle *h, int32_t *ret_backing);
@@ -289,7 +289,7 @@ struct cfs_vfs {
 	struct cfs_workers *ahead; /* read-ahead over directories */
 	atomic_bool ahead_stopped;
 	_Atomic unsigned n_stats; /* opens of .stats */
-	/* Every request changes these. They have a cache line apart from fields that are only read. */
+	/* Every request changes these: they are apart from fields that are only read. */
 	char padding[64];
 	_Atomic uint64_t requests, request_ns, read_bytes, written_bytes;
 	char padding2[64];
@@ -323,14 +323,16 @@ bool attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns
  */
 int stale_if_gone(struct cfs_vfs *v, cfs_ino_t ino, int r);
 /*
- * As cfs_vfs_mknod(). *ret_before: a process that has died made the inode. After -EEXIST *ret is the
- * existing inode; its ino is 0 for a reserved name.
+ * As cfs_vfs_mknod(). *ret_before: a process that has died made the inode. After -EEXIST *ret is
+ * the existing inode; its ino is 0 for a reserved name.
  */
 int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 	      bool *ret_before, struct cfs_vfs_entry *ret);
 uint32_t entry_timeout(const struct cfs_vfs *v, const struct cfs_attr *attr);
-/* This mount has changed the inode. attr: the result; NULL: not known. seq and asked_ns (cfs_now_ns())
- * are from before the change. */
+/*
+ * This mount has changed the inode. attr: the result; NULL: not known. seq and asked_ns
+ * (cfs_now_ns()) are from before the change.
+ */
 void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
 		   struct cfs_attr *attr);
 
@@ -347,15 +349,16 @@ bool removed_dir_find(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret);
 /* caller.c */
 struct cfs_ctx internal_ctx(const struct cfs_vfs *v);
 /*
- * Fills in the supplementary groups of ctx->pid, which may be a second old unless fresh. Valid until
- * the thread's next request.
+ * Fills in the supplementary groups of ctx->pid, which may be a second old unless fresh. Valid
+ * until the thread's next request.
  */
 void caller_groups(struct cfs_ctx *ctx, bool fresh);
 /* Whether the caller is root with CAP_FSETID. Others may have it in a user namespace only. */
 bool caller_keeps_set_id(const struct cfs_ctx *ctx);
 /*
- * The set-id bits that a change of content by a caller without CAP_FSETID clears, as members of enum
- * cfs_set: setuid, and setgid if the group may execute the file or the caller is not in the group.
+ * The set-id bits that a change of content by a caller without CAP_FSETID clears, as members of
+ * enum cfs_set: setuid, and setgid if the group may execute the file or the caller is not in the
+ * group.
  */
 uint32_t dropped_set_id(const struct cfs_ctx *ctx, const struct cfs_attr *attr);
 /* ctx for operations that were permitted when the file was opened. */
@@ -430,14 +433,14 @@ int replay_renamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r,
 int replay_set_xattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
 		     const char *name, const void *value, size_t size);
 int replay_removed_xattr(const struct cfs_ctx *ctx, int r);
-/* Called before an exchange, which its replay would undo. *ret_done: the first run carried it out. */
+/* Called before an exchange, which a replay would undo. *ret_done: the first run carried it out. */
 int replay_exchange(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req,
 		    bool *ret_done);
 /* True: the file has these bytes at off, so the first run appended them. */
 bool replay_appended(const struct cfs_ctx *ctx, struct cfs_file *f, uint64_t off,
 		     const struct iovec *src, int n_src);
 
-/* lock.c. locks_flush(): a process has closed a descriptor; locks_release(): the last one is closed. */
+/* lock.c. locks_flush(): a process has closed a descriptor; locks_release(): the last one. */
 void locks_flush(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t owner);
 void locks_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h);
 int locks_restore(struct cfs_vfs *v, struct handle *h);

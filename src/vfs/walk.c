@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Walks. After two opens in a directory its listing is wanted. Each open is then a place in each
- * order. A place near the end of a stream continues that stream, so several processes may take turns.
- * Any other place begins a stream. A stream is a walk, with a window of files to fetch, when most of
- * the files that it has passed were opened. The window doubles each time half of it was passed. Opens
- * at random leave gaps: they open no window, and a stream of which less than half was opened loses
- * its window.
+ * order. A place near the end of a stream continues that stream, so several processes may take
+ * turns. Any other place begins a stream. A stream is a walk, with a window of files to fetch, when
+ * most of the files that it has passed were opened. The window doubles each time half of it was
+ * passed. Opens at random leave gaps: they open no window, and a stream of which less than half was
+ * opened loses its window.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -24,8 +24,8 @@ struct reported {
 };
 
 /*
- * Requests on special files may be long administrative operations, each step of which has a deadline.
- * Waits for file locks have none.
+ * Requests on special files may be long administrative operations, each step of which has a
+ * deadline. Waits for file locks have none.
  */
 static bool may_take_long(const struct cfs_activity *a)
 {

@@ -28,8 +28,8 @@ static bool is_hidden(const struct cfs_vfs *v, const char *name)
 }
 
 /*
- * The mark of backups (volume-format section 9) can be read and set, but is not listed: its name has
- * no namespace, and programs that copy attributes would fail at it.
+ * The mark of backups (volume-format section 9) can be read and set, but is not listed: its name
+ * has no namespace, and programs that copy attributes would fail at it.
  */
 static bool is_mark(cfs_ino_t ino, const char *name)
 {
@@ -131,8 +131,8 @@ int cfs_vfs_setxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 	ino = ino_in(v, ino);
 	with = *ctx;
 	/*
-	 * An ACL clears setgid unless the caller is in the file's group, and the kernel does not tell
-	 * the caller's groups.
+	 * An ACL clears setgid unless the caller is in the file's group, and the kernel does not
+	 * tell the caller's groups.
 	 */
 	if (!ctx->check && ctx->uid != 0 && is_acl(name)) {
 		with.check = true;

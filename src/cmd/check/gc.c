@@ -380,14 +380,6 @@ static int merge_all(struct gc *g)
 
 /* ---- the command ---- */
 
-static int stay(void *arg, uint64_t slice, uint32_t size)
-{
-	/*
-	 * The row has no references at this point. The merge finds it and checks for other records.
-	 */
-	return 0;
-}
-
 static int run(struct gc *g)
 {
 	struct removed r2;
@@ -395,8 +387,9 @@ static int run(struct gc *g)
 
 	if (g->o->compact)
 		r = compact_all(g);
+	/* Rows of slices without references stay: the merge finds them, and looks for records. */
 	if (r == 0 && g->o->delete)
-		r = cfs_meta_reap(g->a->meta, stay, NULL, &g->reaped);
+		r = cfs_meta_reap(g->a->meta, &g->reaped);
 	if (r < 0) {
 		cmd_error("cannot %s: %s", g->o->compact ? "compact" : "remove deleted data",
 			  strerror(-r));

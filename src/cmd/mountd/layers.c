@@ -137,8 +137,8 @@ void layers_close_backends(struct serve *s)
 }
 
 /*
- * None for blocks in a local directory or in memory. Otherwise as the XDG base directory
- * specification or the file system hierarchy has it.
+ * "none" when the bucket is a local directory or in memory. Otherwise the place that the XDG base
+ * directory specification, or for root the file system hierarchy, names.
  */
 static const char *default_cache_dir(const struct serve *s, char *buf, size_t size)
 {
@@ -259,8 +259,8 @@ static void set_parallel(struct serve *s, const struct cfs_setting *setting)
 }
 
 /*
- * With all-squash the kernel would check the wrong identity. With root-squash it lets only root
- * pass, whose squashed identity the VFS checks.
+ * With all-squash the kernel would check the wrong identity. With root-squash it checks all users
+ * but root, and the VFS checks root's squashed identity.
  */
 bool layers_kernel_checks(const struct serve *s)
 {
@@ -308,7 +308,7 @@ uint32_t layers_request_size(const struct mount_opts *o)
 	return budget_of(o) < SMALL_BUDGET ? 256 << 10 : 1 << 20;
 }
 
-/* Memory taken from the budget for request and connection buffers, and for fragments of the pool. */
+/* Memory taken from the budget for request and connection buffers, and for pool fragments. */
 static uint64_t request_memory(const struct mount_opts *o)
 {
 	unsigned threads = o->max_threads ? (unsigned)o->max_threads : CFS_FUSE_THREADS;

@@ -276,8 +276,8 @@ static int mount_in_background(const char *url, const char *point, const struct 
 	keep_last_lines();
 	conf.report = w.report = d;
 	/*
-	 * An interrupt from the terminal is for the waiting command only. A first mount stays in the
-	 * session, for a service manager that watches its process group.
+	 * An interrupt from the terminal is for the waiting command only. A first mount stays in
+	 * the session, for a service manager that watches its process group.
 	 */
 	if (old && setsid() < 0)
 		cfs_warn("cannot leave the session of the terminal: error=%s", cfs_errname(errno));

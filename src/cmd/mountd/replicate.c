@@ -21,7 +21,7 @@ static int await_replica(void *arg, bool hurry, cfs_deadline_t deadline)
 {
 	int r = cfs_replica_wait(arg, hurry, deadline);
 
-	/* -ETIMEDOUT would be logged as an outage of the engine. The replica's thread logs the cause. */
+	/* -ETIMEDOUT would be logged as an outage of the engine; the replica logs the cause. */
 	return r == -ETIMEDOUT ? -EIO : r;
 }
 

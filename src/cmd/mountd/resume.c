@@ -69,8 +69,8 @@ void resume_end_standby(struct serve *s)
 	uint64_t failed;
 
 	/*
-	 * Closing takes long when the metadata is away again, so the standby goes on meanwhile. Files
-	 * that are closed until it ends are closed below.
+	 * Closing takes long when the metadata is away again, so the standby goes on meanwhile.
+	 * Files that are closed until it ends are closed below.
 	 */
 	cfs_vfs_close_released(s->vfs);
 	failed = cfs_fuse_standby_end(s->standby);

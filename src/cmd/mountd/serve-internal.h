@@ -71,7 +71,7 @@ int layers_close(struct serve *s, bool session);
 struct cfs_agreement *layers_agreement(struct serve *s);
 /* Whether the kernel checks permissions. */
 bool layers_kernel_checks(const struct serve *s);
-/* Bytes of data in a request. Each thread keeps a buffer of that size after its first large write. */
+/* Bytes of data in a request. Each thread keeps such a buffer after its first large write. */
 uint32_t layers_request_size(const struct mount_opts *o);
 
 /* resume.c */

@@ -361,7 +361,7 @@ static size_t add_found(struct cfs_stage *st, const struct scan *s, size_t *ret_
 
 		if (!e)
 			break;
-		/* They are older than blocks staged since. */
+		/* Blocks that are found are older than those staged since. */
 		if (add_entry(st, e, true)) {
 			n++;
 			*ret_bytes += e->id.len;

@@ -100,7 +100,7 @@ static ssize_t run_end(struct cfs_task *task)
 	return 0;
 }
 
-/* Removes the staged file. A slow disk does it later; after a crash the next mount uploads it again. */
+/* Removes the staged file. A slow disk does it later; a crash has it uploaded once more. */
 static void end_file(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b)
 {
 	struct stage_end *end = cfs_task_new(sizeof(*end), run_end, NULL);

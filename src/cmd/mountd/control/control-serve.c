@@ -146,9 +146,9 @@ cfs_ino_t control_ino(const struct control_server *s, json_t *in, const char *ke
 	return ino == CFS_ROOT_INO && s->root ? s->root : ino;
 }
 
-int control_name(json_t *in, const char *key, char name[CFS_NAME_MAX + 1], size_t *ret_len)
+int control_name(json_t *in, char name[CFS_NAME_MAX + 1], size_t *ret_len)
 {
-	const char *hex = json_string_value(json_object_get(in, key));
+	const char *hex = json_string_value(json_object_get(in, "name"));
 	size_t i, len = hex ? strlen(hex) / 2 : 0;
 	unsigned byte;
 

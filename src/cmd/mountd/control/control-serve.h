@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Long operations of a mount, for commands. Each runs on the thread of its request, and each of its
- * steps has a deadline. The operation ends when the client goes away: the kernel then interrupts the
- * request. Meanwhile the client may send {"op":"progress","job":ID} on another descriptor.
+ * steps has a deadline. The operation ends when the client goes away: the kernel then interrupts
+ * the request. Meanwhile the client may send {"op":"progress","job":ID} on another descriptor.
  */
 #ifndef CFS_CMD_CONTROL_SERVE_H
 #define CFS_CMD_CONTROL_SERVE_H
@@ -26,8 +26,8 @@ struct cfs_ctx control_step(const struct control_job *job);
 int control_check(struct control_job *job);
 /* An inode number in a request, as the volume's (the root of a subdirectory mount has another). */
 cfs_ino_t control_ino(const struct control_server *s, json_t *in, const char *key);
-/* Decodes a name in a request: hex, because JSON cannot carry every name. Terminates it. */
-int control_name(json_t *in, const char *key, char name[CFS_NAME_MAX + 1], size_t *ret_len);
+/* Decodes the name in a request: hex, because JSON cannot carry every name. Terminates it. */
+int control_name(json_t *in, char name[CFS_NAME_MAX + 1], size_t *ret_len);
 
 /* *ret is set when 0 is returned. */
 int control_clone(struct control_server *s, struct control_job *job, json_t *in, json_t **ret);

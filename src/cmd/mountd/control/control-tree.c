@@ -32,7 +32,7 @@ int control_clone(struct control_server *s, struct control_job *job, json_t *in,
 		.arg = job,
 	};
 	struct cfs_entry copy;
-	int r = control_name(in, "name", name, &req.name_len);
+	int r = control_name(in, name, &req.name_len);
 
 	/* The copy has only committed data. */
 	if (r == 0)
@@ -162,7 +162,7 @@ int control_rmr(struct control_server *s, struct control_job *job, json_t *in, j
 	struct cfs_entry e;
 	struct cfs_name top = {0};
 	size_t len;
-	int r = control_name(in, "name", name, &len);
+	int r = control_name(in, name, &len);
 
 	if (r == 0)
 		r = cfs_meta_lookup(s->meta, &ctx, parent, name, len, &e);

@@ -12,8 +12,8 @@
 /*
  * Replaces the name of a volume by its section. argv: the arguments of `cachefs mount` or
  * mount.cachefs, in which argv[at] is the META-URL or the name. has_dir: a directory follows. For a
- * name, *ret_argv are equivalent arguments with the content of its section: the section's options come
- * first, so that those in argv win.
+ * name, *ret_argv are equivalent arguments with the content of its section: the section's options
+ * come first, so that those in argv win.
  *
  * file: value of the option config, or NULL. 1: *ret_argv is to be used, and freed by
  * mount_file_free(); 0: argv[at] is a META-URL; negative: err names file and line, without secrets.

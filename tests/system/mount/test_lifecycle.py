@@ -108,10 +108,13 @@ def test_idle_mount_is_left_alone(volume):
     os.stat(mnt.path)
 
 
-def test_session_that_vanished_comes_back(volume):
-    volume.mount("heartbeat=1")
+def test_session_that_vanished_is_replaced(volume):
+    mnt = volume.mount("heartbeat=1")
+    mnt.allow("another client has ended the session")
     volume.sql("DELETE FROM jfs_session2")
-    wait_until(lambda: volume.sql("SELECT count(*) FROM jfs_session2") == [(1,)], 15, "the session")
+    wait_until(lambda: (2,) in volume.sql("SELECT sid FROM jfs_session2"), 15, "another session")
+    mnt.umount()
+    assert volume.sql("SELECT * FROM jfs_session2") == []
 
 
 def test_mount_is_visible_to_other_users(volume):

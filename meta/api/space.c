@@ -19,8 +19,10 @@ static void statfs_volume(struct cfs_meta *m, struct cfs_statfs *s)
 		s->total_bytes = CFS_MAX(capacity, s->used_bytes);
 	} else {
 		s->total_bytes = 1ULL << 50;
-		while (s->total_bytes < 1ULL << 63 && s->total_bytes / 10 * 8 < s->used_bytes)
+		while (s->total_bytes < CFS_USAGE_MAX && s->total_bytes / 10 * 8 < s->used_bytes)
 			s->total_bytes *= 2;
+		s->total_bytes =
+			CFS_MAX(CFS_MIN(s->total_bytes, (uint64_t)CFS_USAGE_MAX), s->used_bytes);
 	}
 	s->avail_bytes = s->total_bytes - s->used_bytes;
 	if (max_inodes) {

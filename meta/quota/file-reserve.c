@@ -84,11 +84,12 @@ int cfs_quotas_reserve_file(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs
 		.gid = attr->gid,
 		.space = cfs_space_of(new_length) - cfs_space_of(old_length),
 	};
-	int rc = 0;
+	int rc;
 
-	if (r.space <= 0 || !cfs_quotas_limited(q))
+	if (r.space <= 0 || !cfs_quotas_may_refuse(q, r.space))
 		return 0;
-	if (atomic_load(&q->on_dirs))
+	rc = cfs_quotas_look(q, ctx, r.space);
+	if (!rc && atomic_load(&q->on_dirs))
 		rc = cfs_quotas_file_scopes(q, ctx, ino, attr, &r.dirs);
 	if (rc)
 		return rc;

@@ -64,6 +64,10 @@ void cfs_quotas_add_scoped(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_
 /* With the lock held. */
 struct limit *cfs_quotas_find(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key);
 bool cfs_quotas_limited(struct cfs_quotas *q);
+/* As before, or the counters of the volume may end when it grows by that. */
+bool cfs_quotas_may_refuse(struct cfs_quotas *q, int64_t space);
+/* For growth by that: reads what other mounts have counted, if it may be much. */
+int cfs_quotas_look(struct cfs_quotas *q, const struct cfs_ctx *ctx, int64_t space);
 /* As cfs_quotas_scopes, of all directories that have an entry of the file. */
 int cfs_quotas_file_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			   const struct cfs_attr *attr, struct scopes *ret);

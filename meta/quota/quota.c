@@ -16,6 +16,12 @@
 
 enum { PARENT_SLOTS = 4096, LOAD_TRIES = 4 };
 
+/*
+ * Growth from which on the counters are read for it. It takes millions of smaller changes between two
+ * heartbeats to get from half of CFS_USAGE_MAX to the end of a counter.
+ */
+#define MUCH_SPACE (1LL << 40)
+
 static int order(const struct cfs_quota *a, const struct cfs_quota *b)
 {
 	if (a->kind != b->kind)
@@ -207,15 +213,22 @@ int cfs_quotas_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t
 
 /* ---- checks ---- */
 
+/* max <= 0: no limit but that of the counter. */
+static bool is_over(int64_t used, int64_t more, int64_t max)
+{
+	int64_t sum;
+
+	max = max > 0 ? CFS_MIN(max, CFS_USAGE_MAX) : CFS_USAGE_MAX;
+	return more > 0 && (__builtin_add_overflow(used, more, &sum) || sum > max);
+}
+
 static bool exceeds(const struct limit *l, int64_t space, int64_t inodes)
 {
 	const struct cfs_quota *q = &l->q;
 
-	if (space > 0 && q->max_space > 0 &&
-	    q->used_space + l->pending_space + l->reserved_space + space > q->max_space)
-		return true;
-	return inodes > 0 && q->max_inodes > 0 &&
-	       q->used_inodes + l->pending_inodes + l->reserved_inodes + inodes > q->max_inodes;
+	return is_over(q->used_space + l->pending_space + l->reserved_space, space, q->max_space) ||
+	       is_over(q->used_inodes + l->pending_inodes + l->reserved_inodes, inodes,
+		       q->max_inodes);
 }
 
 static int check_limit_locked(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key,
@@ -239,16 +252,12 @@ static int check_limit(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t 
 
 static int check_volume(struct cfs_quotas *q, int64_t space, int64_t inodes)
 {
-	int64_t capacity = (int64_t)atomic_load(&q->limits.capacity);
-	int64_t max_inodes = (int64_t)atomic_load(&q->limits.max_inodes);
+	bool over = is_over(cfs_quotas_used_space(q) + atomic_load(&q->reserved_space), space,
+			    (int64_t)atomic_load(&q->limits.capacity)) ||
+		    is_over(cfs_quotas_used_inodes(q) + atomic_load(&q->reserved_inodes), inodes,
+			    (int64_t)atomic_load(&q->limits.max_inodes));
 
-	if (space > 0 && capacity &&
-	    cfs_quotas_used_space(q) + atomic_load(&q->reserved_space) + space > capacity)
-		return -ENOSPC;
-	if (inodes > 0 && max_inodes &&
-	    cfs_quotas_used_inodes(q) + atomic_load(&q->reserved_inodes) + inodes > max_inodes)
-		return -ENOSPC;
-	return 0;
+	return over ? -ENOSPC : 0;
 }
 
 int cfs_quotas_check_scopes(struct cfs_quotas *q, const struct scopes *s, int64_t space,
@@ -265,8 +274,10 @@ int cfs_quotas_check_scopes(struct cfs_quotas *q, const struct scopes *s, int64_
 int cfs_quotas_check(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c)
 {
 	struct scopes scopes;
-	int rc;
+	int rc = cfs_quotas_look(q, ctx, c->space);
 
+	if (rc)
+		return rc;
 	if (!c->dir_only) {
 		rc = check_volume(q, c->space, c->inodes);
 		if (!rc && c->owned && atomic_load(&q->on_owners)) {
@@ -291,6 +302,24 @@ bool cfs_quotas_limited(struct cfs_quotas *q)
 {
 	return atomic_load(&q->limits.capacity) || atomic_load(&q->limits.max_inodes) ||
 	       atomic_load(&q->on_dirs) || atomic_load(&q->on_owners);
+}
+
+bool cfs_quotas_may_refuse(struct cfs_quotas *q, int64_t space)
+{
+	return cfs_quotas_limited(q) || space >= MUCH_SPACE ||
+	       is_over(cfs_quotas_used_space(q), space, CFS_USAGE_MAX / 2);
+}
+
+int cfs_quotas_look(struct cfs_quotas *q, const struct cfs_ctx *ctx, int64_t space)
+{
+	int rc = 0;
+
+	if (space < MUCH_SPACE)
+		return 0;
+	/* Other mounts do not see changes that this one has not written. */
+	if (!q->eng->ops->inline_usage)
+		rc = cfs_quotas_flush(q, ctx);
+	return rc ? rc : cfs_quotas_load(q, ctx);
 }
 
 int cfs_quotas_check_locked(struct cfs_quotas *q, const struct cfs_reservation *r)

@@ -88,7 +88,7 @@ static int growth(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino
 		.owned = true,
 		.uid = attr->uid,
 		.gid = attr->gid,
-		.space = cfs_quotas_limited(q) ? space - cfs_quotas_file_reserved(q, ino) : 0,
+		.space = space - cfs_quotas_file_reserved(q, ino),
 	};
 	if (ret->space <= 0 || !atomic_load(&q->on_dirs))
 		return 0;
@@ -100,15 +100,19 @@ int cfs_quotas_reserve_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_
 {
 	struct cfs_reservation r;
 	struct cfs_attr attr;
+	int64_t space;
 	int rc;
 
 	*ret = (struct cfs_reservation){0};
-	if (!end || !cfs_quotas_limited(q))
+	if (!end || !cfs_quotas_may_refuse(q, cfs_space_of(end)))
 		return 0;
 	rc = q->eng->ops->getattr(q->eng, ctx, ino, &attr);
 	if (rc || end <= attr.length)
 		return rc;
-	rc = growth(q, ctx, ino, &attr, cfs_space_of(end) - cfs_space_of(attr.length), &r);
+	space = cfs_space_of(end) - cfs_space_of(attr.length);
+	rc = cfs_quotas_look(q, ctx, space);
+	if (!rc)
+		rc = growth(q, ctx, ino, &attr, space, &r);
 	return rc || r.space <= 0 ? rc : reserve(q, &r, ret);
 }
 

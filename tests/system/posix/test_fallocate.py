@@ -13,7 +13,9 @@ import subprocess
 
 import pytest
 
-from cachefs import SLOW, wait_until
+import servers
+from admin import fsck
+from cachefs import SLOW, need_engine, wait_until
 from syscalls import FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE
 from syscalls import data, fails, fallocate, read, write
 
@@ -609,11 +611,48 @@ def test_the_largest_file(mnt):
     os.unlink(mnt / "f")
 
 
-def test_statfs_of_a_volume_with_huge_sparse_files(ws, volume):
-    """Their usage needs 63 bits."""
-    mnt = volume.mount()
-    for n in range(60):
-        with open(mnt / ("f%d" % n), "wb") as f:
-            f.truncate((1 << 57) - 4096)
-    code = "import os, sys; s = os.statvfs(sys.argv[1]); sys.exit(s.f_blocks <= s.f_bfree)"
-    assert ws.python(code, mnt.path).wait(30) == 0
+@pytest.mark.parametrize("engine", ["sqlite", *sorted(servers.ENGINES)])
+def test_a_volume_full_of_huge_sparse_files(ws, engine):
+    """Their usage comes to the end of the counters. Mounts refuse what would not fit, together."""
+    url = None
+    if engine != "sqlite":
+        need_engine(engine)
+        db = servers.ENGINES[engine][0]().database()
+        ws.cleanups.append(db.drop)
+        url = db.url
+    volume = ws.volume(url=url, trash_days=0)
+    mounts = [volume.mount("heartbeat=60") for _ in range(2)]
+    os.mkdir(mounts[0] / "d")
+
+    def grow(n, how):
+        fd = os.open(mounts[n % 2] / ("d/f%d" % n), os.O_CREAT | os.O_RDWR)
+        try:
+            how(fd)
+        finally:
+            os.close(fd)
+
+    for n in range(31):
+        grow(n, lambda fd: os.ftruncate(fd, MAX - 4096))
+    for n in (31, 32):
+        grow(n, lambda fd: os.ftruncate(fd, MAX // 2))
+    for n in (33, 34):
+        with fails("ENOSPC"):
+            grow(n, lambda fd: os.ftruncate(fd, MAX - 4096))
+        with fails("ENOSPC"):
+            grow(n, lambda fd: os.posix_fallocate(fd, 0, MAX - 4096))
+        with fails("ENOSPC"):
+            grow(n, lambda fd: os.pwrite(fd, b"x", MAX - 4096))
+    grow(35, lambda fd: os.write(fd, b"content"))
+    # Each in a process of its own: one that hangs can be killed.
+    code = "import os, sys; s = os.statvfs(sys.argv[1]); sys.exit(s.f_blocks < s.f_bfree)"
+    for mnt in mounts:
+        assert ws.python(code, mnt.path).wait(30) == 0
+    for n in range(35):
+        os.unlink(mounts[n % 2] / ("d/f%d" % n))
+    assert read(mounts[1] / "d/f35") == b"content"
+    for mnt in mounts:
+        mnt.umount()
+    mnt = volume.mount("heartbeat=1")
+    wait_until(lambda: os.statvfs(mnt.path).f_blocks - os.statvfs(mnt.path).f_bfree < 1000, 30, "free space")
+    mnt.umount()
+    assert not fsck(ws, volume)["problems"]

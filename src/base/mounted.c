@@ -85,7 +85,7 @@ int mounted_at(const char *path, struct mounted *ret)
 	return r;
 }
 
-int mounted_seen_by(const char *pid, unsigned dev_minor, struct mounted *ret)
+int mounted_seen_by(const char *pid, const struct mounted *like, struct mounted *ret)
 {
 	cfs_auto_free char *line = NULL;
 	char path[300];
@@ -98,7 +98,8 @@ int mounted_seen_by(const char *pid, unsigned dev_minor, struct mounted *ret)
 	if (!in)
 		return -errno;
 	while (r < 0 && getline(&line, &cap, in) > 0) {
-		if (parse_line(line, ret) && ret->dev_minor == dev_minor &&
+		if (parse_line(line, ret) && ret->dev_minor == like->dev_minor &&
+		    ret->uid == like->uid && !strcmp(ret->source, like->source) &&
 		    !strcmp(ret->type, CFS_FSTYPE))
 			r = 0;
 	}

@@ -24,8 +24,11 @@ struct mounted {
  * dead mount is found too. -ENOENT: nothing is mounted there.
  */
 int mounted_at(const char *path, struct mounted *ret);
-/* Our first mount with this device number in the mount namespace of a process. */
-int mounted_seen_by(const char *pid, unsigned dev_minor, struct mounted *ret);
+/*
+ * The first mount in the mount namespace of a process that has the device number, the source and the
+ * user of that one. After its end another mount may have the number.
+ */
+int mounted_seen_by(const char *pid, const struct mounted *like, struct mounted *ret);
 /*
  * The mount there has lost its process without an unmount. False for a mount that does not answer
  * in time.

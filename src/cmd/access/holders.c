@@ -181,7 +181,7 @@ static bool read_namespace(const char *pid, char *buf, size_t size)
 	return n > 0;
 }
 
-unsigned holders_print_elsewhere(unsigned dev_minor)
+unsigned holders_print_elsewhere(const struct mounted *like)
 {
 	char seen[HOLDERS_MAX][64], ns[64], own[64] = "", comm[32];
 	unsigned n = 0, i;
@@ -198,7 +198,7 @@ unsigned holders_print_elsewhere(unsigned dev_minor)
 			continue;
 		for (i = 0; i < n && strcmp(seen[i], ns) != 0; i++)
 			;
-		if (i < n || mounted_seen_by(d->d_name, dev_minor, &m) < 0)
+		if (i < n || mounted_seen_by(d->d_name, like, &m) < 0)
 			continue;
 		read_comm(d->d_name, comm);
 		cmd_error("  still mounted at %s in the mount namespace of process %s (%s)",

@@ -3,12 +3,14 @@
 #ifndef CFS_CMD_HOLDERS_H
 #define CFS_CMD_HOLDERS_H
 
+struct mounted;
+
 /* Prints one line per process on stderr, at most a few. Only root sees processes of other users. */
 void holders_print(const char *point);
 /*
- * Prints one line per other mount namespace that has the file system with this device number, at
- * most a few. Returns how many were found.
+ * Prints one line per other mount namespace that has the file system, at most a few. Returns how
+ * many were found.
  */
-unsigned holders_print_elsewhere(unsigned dev_minor);
+unsigned holders_print_elsewhere(const struct mounted *like);
 
 #endif

@@ -43,7 +43,7 @@ static const struct cfs_opt umount_table[] = {
  * The mount process exits only when all its data is stored and no other mount namespace has the
  * file system: a namespace that was copied (a container's) keeps it.
  */
-static int wait_for_process(pid_t pid, unsigned dev_minor, uint64_t timeout_ms)
+static int wait_for_process(pid_t pid, const struct mounted *m, uint64_t timeout_ms)
 {
 	cfs_deadline_t deadline = cfs_deadline_in(timeout_ms);
 	struct pollfd p = {.events = POLLIN};
@@ -55,7 +55,7 @@ static int wait_for_process(pid_t pid, unsigned dev_minor, uint64_t timeout_ms)
 	if (p.fd < 0)
 		return CMD_OK;
 	r = poll(&p, 1, (int)CFS_MIN(timeout_ms, (uint64_t)SOON_MS));
-	elsewhere = r == 0 && holders_print_elsewhere(dev_minor) > 0;
+	elsewhere = r == 0 && holders_print_elsewhere(m) > 0;
 	if (r == 0)
 		r = poll(&p, 1, (int)CFS_MIN(cfs_deadline_left_ms(deadline), (uint64_t)INT_MAX));
 	close(p.fd);
@@ -163,7 +163,7 @@ static int umount_run(void *options, const char **args)
 	r = unmount(point, o, answers);
 	if (r != CMD_OK)
 		return r;
-	return o->force ? CMD_OK : wait_for_process(pid, m.dev_minor, o->timeout_ms);
+	return o->force ? CMD_OK : wait_for_process(pid, &m, o->timeout_ms);
 }
 
 const struct cmd cmd_umount = {

@@ -3,6 +3,7 @@
 mount that hangs, or one that an upgrade has killed."""
 
 import contextlib
+import ctypes
 import errno
 import os
 import pathlib
@@ -192,6 +193,50 @@ def test_without_supervisor(ws, volume):
     with fails("ENOTCONN"):
         os.stat(mnt / "f")
     mnt.kill9()
+
+
+MNT_DETACH = 2
+
+
+def test_mount_that_is_ending_does_not_answer_for_another(ws, volume):
+    """The device of a mount whose process still stores data is gone, and the next mount gets its number. Of
+    another mount of the volume, that process would give away its own connection, which has ended."""
+    ending = volume.mount()
+    number = os.stat(ending).st_dev
+    door = door_of(ending)
+    worker = ending.pid()
+    os.kill(worker, signal.SIGSTOP)  # it ends later
+    assert ctypes.CDLL(None).umount2(os.fsencode(ending.path), MNT_DETACH) == 0  # asks it nothing
+    others = []
+    while not others or os.stat(others[-1]).st_dev != number:
+        if len(others) == 20:
+            os.kill(worker, signal.SIGCONT)
+            pytest.skip("a mount of another test has got the number")
+        others.append(volume.mount("supervise=false"))
+    r = ws.run("cachefs", "mount", volume.url, others[-1].path, timeout=60)
+    assert r.returncode == 32 and "no supervisor" in r.stderr, r.stderr
+    assert not os.path.exists(door)
+    os.kill(worker, signal.SIGCONT)
+    ending.wait_end(30)
+
+
+def test_socket_of_a_mount_that_has_ended(ws, volume):
+    """The command that takes a mount over looks again, and finds the socket of that one."""
+    mnt = volume.mount()
+    door = door_of(mnt)
+    aside = door + ".aside"
+    os.rename(door, aside)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
+        stale.bind(door)
+        stale.listen(4)
+        p = ws.popen([tool("cachefs"), "mount", volume.url, mnt.path], stdout=-1, stderr=-2, text=True)
+        client, _ = stale.accept()
+        os.rename(aside, door)
+        client.close()
+    assert p.wait(60 * SLOW) == 0, p.stdout.read()
+    assert mnt.process.wait(20 * SLOW) == 0
+    mnt.process = None
+    assert mnt.stat("takeovers_total") == 1
 
 
 def test_failed_upgrades_leave_the_mount(ws, volume):

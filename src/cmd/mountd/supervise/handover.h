@@ -68,8 +68,9 @@ int handover_receive(int sock, cfs_deadline_t deadline, struct handover *ret);
 void handover_close_fds(struct handover *m);
 
 /*
- * The path of the socket of a mount's supervisor, from the minor number of the mount's device,
- * which is unique on a machine. -ENOENT: this user has no directory for it.
+ * The path of the socket of a mount's supervisor, from the minor number of the mount's device. No
+ * two mounts of a machine have it at the same time, but one that has ended may leave it to another.
+ * -ENOENT: this user has no directory for it.
  */
 int handover_path(unsigned dev_minor, char *buf, size_t size);
 /*

@@ -103,12 +103,29 @@ void successor_await_end(struct supervisor *s, uint64_t left_ns)
 	s->next = cfs_deadline_in(2 * s->conf->io_timeout_ms + LEAVE_EXTRA_MS);
 }
 
+/*
+ * True: the mount has ended, though its process may still store data. The number of its device, by
+ * which successors find the socket, may be another mount's. The caller closes the connection
+ * without an answer, so that the successor looks for the socket again.
+ */
+static bool is_of_another(struct supervisor *s)
+{
+	if (!cfs_fuse_has_ended(s->device))
+		return false;
+	successor_close_door(s);
+	return true;
+}
+
 static void asked(struct supervisor *s, const struct handover *m)
 {
 	/* The successor, which also needs time to start, is to hear the reason of a refusal. */
 	uint64_t limit_ms = CFS_MIN(s->conf->io_timeout_ms, m->number / 4 * 3);
 	char text[200];
 
+	if (is_of_another(s)) {
+		successor_drop(s);
+		return;
+	}
 	if (strcmp(m->text, cfs_handoff_header(s->handoff)->uuid) != 0) {
 		snprintf(text, sizeof(text), "another volume is mounted there: uuid=%s",
 			 cfs_handoff_header(s->handoff)->uuid);
@@ -203,6 +220,11 @@ void successor_answer_door(struct supervisor *s)
 
 	if (r < 0)
 		return;
+	if (is_of_another(s)) {
+		close(fd);
+		close(process);
+		return;
+	}
 	if (s->successor >= 0) {
 		handover_send(fd, HANDOVER_FAILED, 0, "somebody else is taking it over", NULL);
 		close(fd);

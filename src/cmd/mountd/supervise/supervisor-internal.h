@@ -26,6 +26,8 @@
 #define BYE_MS	  5000
 #define ORPHAN_MS 5000
 
+#define TAKEOVER_NONE "already mounted, and has no supervisor that could hand it over"
+
 struct handover;
 
 enum state {
@@ -70,9 +72,11 @@ struct supervisor {
 	uint64_t successor_ms;
 	uint64_t left_ns;
 
-	int old;	/* connection to the old supervisor, until it is gone */
-	pid_t starter;	/* the command that waits for the report */
-	uint64_t since; /* when requests were last taken, ns */
+	int old;		    /* connection to the old supervisor, until it is gone */
+	char uuid[40];		    /* for ASK, once our worker has opened the volume */
+	cfs_deadline_t again_until; /* of looking for the old supervisor again; 0: not begun */
+	pid_t starter;		    /* the command that waits for the report */
+	uint64_t since;		    /* when requests were last taken, ns */
 	bool end;
 };
 
@@ -109,6 +113,11 @@ void successor_give(struct supervisor *s);
 void successor_take_back(struct supervisor *s, const char *why);
 
 /* takeover.c */
+/*
+ * Connects to the supervisor of the mount at the mount point, which may have been mounted a moment
+ * ago. -ENODEV: nothing is mounted there.
+ */
+int takeover_connect(struct supervisor *s);
 /* The worker has opened the volume with that UUID. */
 void takeover_ask(struct supervisor *s, const char *uuid);
 void takeover_hear(struct supervisor *s);

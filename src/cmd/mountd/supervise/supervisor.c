@@ -499,19 +499,13 @@ int supervise(const struct supervised *conf)
 	int r;
 
 	memset(s.objects, -1, sizeof(s.objects));
-	r = conf->old ? handover_connect(conf->old, &s.old) : 0;
+	r = conf->old ? takeover_connect(&s) : 0;
 	if (r < 0) {
-		snprintf(text, sizeof(text),
-			 "already mounted, and has no supervisor that could hand it over: %s",
-			 strerror(-r));
+		snprintf(text, sizeof(text), TAKEOVER_NONE ": %s", strerror(-r));
 		supervisor_failed(&s, CMD_MOUNT_FAILED, text);
 		return s.status;
 	}
-	/*
-	 * Ignores the caller's NOTIFY_SOCKET during an upgrade, unless it is the mount's own
-	 * service.
-	 */
-	if (conf->report && (s.old < 0 || !handover_same_group(s.old)))
+	if (conf->report && s.old < 0)
 		notify_init(false);
 	/*
 	 * Keeps the modules loaded: after an upgrade of the package a worker still matches this

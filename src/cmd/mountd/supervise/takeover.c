@@ -8,19 +8,22 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/mounted.h"
 #include "cmd/access/cmd.h"
 #include "cmd/mountd/supervise/handover.h"
 #include "cmd/mountd/supervise/notify.h"
 #include "cmd/mountd/supervise/supervisor-internal.h"
 
-#define END_MS	2000
-#define LOOK_MS 5
+#define END_MS	 2000
+#define LOOK_MS	 5
+#define AGAIN_MS 1000 /* a supervisor makes its socket in this time after the mount */
 
 static void await_end(pid_t pid)
 {
@@ -79,8 +82,58 @@ static void serve_on(struct supervisor *s)
 	supervisor_close_fd(&s->old);
 }
 
+int takeover_connect(struct supervisor *s)
+{
+	cfs_deadline_t deadline = cfs_deadline_in(AGAIN_MS);
+	char path[sizeof(s->path)];
+	struct mounted m;
+	int r;
+
+	do {
+		if (mounted_at(s->point, &m) < 0 || strcmp(m.type, CFS_FSTYPE) != 0)
+			return -ENODEV;
+		r = handover_path(m.dev_minor, path, sizeof(path));
+		if (r < 0)
+			return r;
+		r = handover_connect(path, &s->old);
+	} while ((r == -ENOENT || r == -ECONNREFUSED) && !cfs_deadline_passed(deadline) &&
+		 poll(NULL, 0, LOOK_MS) == 0);
+	/*
+	 * Ignores the caller's NOTIFY_SOCKET during an upgrade, unless it is the mount's own
+	 * service.
+	 */
+	if (r == 0 && s->conf->report && !handover_same_group(s->old))
+		notify_init(false);
+	return r;
+}
+
+static void ask(struct supervisor *s)
+{
+	handover_send(s->old, HANDOVER_ASK, s->conf->mount_timeout_ms, s->uuid, NULL);
+}
+
+/*
+ * The connection was closed without an answer: the socket was that of another mount, which has
+ * ended and had the device number before.
+ */
+static void connect_again(struct supervisor *s)
+{
+	int r = -ENODEV;
+
+	supervisor_close_fd(&s->old);
+	if (!s->again_until)
+		s->again_until = cfs_deadline_in(AGAIN_MS);
+	if (!cfs_deadline_passed(s->again_until) && poll(NULL, 0, LOOK_MS) == 0)
+		r = takeover_connect(s);
+	if (r < 0)
+		stay_away(s, r == -ENODEV ? "the running mount has ended" : TAKEOVER_NONE);
+	else if (s->uuid[0])
+		ask(s);
+}
+
 void takeover_ask(struct supervisor *s, const char *uuid)
 {
+	snprintf(s->uuid, sizeof(s->uuid), "%s", uuid);
 	/* The old supervisor may have refused already: its message has the reason. */
 	if (handover_send(s->old, HANDOVER_ASK, s->conf->mount_timeout_ms, uuid, NULL) < 0)
 		takeover_hear(s);
@@ -152,5 +205,5 @@ void takeover_hear(struct supervisor *s)
 	else if (r != -ETIMEDOUT && s->handoff)
 		supervisor_close_fd(&s->old);
 	else if (r != -ETIMEDOUT)
-		stay_away(s, "the running mount has ended");
+		connect_again(s);
 }

@@ -234,7 +234,10 @@ void cfs_data_forget_whole(struct cfs_data *d, cfs_ino_t ino);
 int cfs_data_delete_slice(struct cfs_data *d, uint64_t slice, uint32_t size);
 /* Makes the stored objects survive a power failure (cfs_meta_hooks.sync_objects). */
 int cfs_data_sync_objects(struct cfs_data *d);
-/* Compaction of one chunk (volume-format section 6), in the calling thread; -EAGAIN: lost a race.
+/*
+ * Compaction of one chunk (volume-format section 6), in the calling thread; -EAGAIN: lost a race. ctx has
+ * the deadline of reading its records. Each block that is copied has one of its own, and all of them
+ * half an hour.
  */
 int cfs_data_compact(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx);
 /* Queues it (cfs_meta_hooks.compact). */

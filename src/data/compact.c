@@ -11,7 +11,10 @@
 #define GOOD_LEN    (1u << 20)
 #define GOOD_SHARE  5 /* a good slice has at least one in this many bytes of the rest */
 #define QUEUE_MAX   1024
-#define TIMEOUTS    4 /* io_timeout_ms for one chunk */
+#define TIMEOUTS    4 /* io_timeout_ms for a block, and for what comes before and after all of them */
+/* The pause after a compaction that has failed, in times of what it took. */
+#define PAUSES	     9
+#define PAUSE_MAX_MS ((uint64_t)3600 * 1000)
 
 struct cfs_compact_job {
 	struct cfs_job job;
@@ -156,6 +159,11 @@ static int write_block(struct cfs_data *d, const struct cfs_view *v, uint32_t po
 	return r;
 }
 
+static cfs_deadline_t timeouts(const struct cfs_data *d)
+{
+	return cfs_deadline_in(TIMEOUTS * d->conf.io_timeout_ms);
+}
+
 static bool is_draining(void *arg)
 {
 	const struct cfs_data *d = arg;
@@ -163,10 +171,12 @@ static bool is_draining(void *arg)
 	return atomic_load(&d->draining);
 }
 
+/* Over a slow link the whole takes as long as it takes, unless `cachefs gc` might remove it. */
 static int write_merged(struct cfs_data *d, const struct cfs_view *v,
-			const struct cfs_slice *merged, uint8_t tier, cfs_deadline_t deadline)
+			const struct cfs_slice *merged, uint8_t tier)
 {
 	struct cfs_block b = {.slice = merged->id, .tier = tier};
+	uint64_t start_ms = cfs_now_ms();
 	uint32_t block = d->conf.block_size, off;
 	int r = 0;
 
@@ -176,8 +186,10 @@ static int write_merged(struct cfs_data *d, const struct cfs_view *v,
 		b.index = off / block;
 		b.len = CFS_MIN(block, merged->size - off);
 		cfs_abandoned_hook(is_draining, d);
-		r = write_block(d, v, merged->pos + off, &b, deadline);
+		r = write_block(d, v, merged->pos + off, &b, timeouts(d));
 		cfs_abandoned_hook(NULL, NULL);
+		if (r == 0 && cfs_now_ms() - start_ms >= CFS_GC_AGE_MS)
+			r = -ETIMEDOUT;
 	}
 	return r < 0 && atomic_load(&d->draining) ? -EAGAIN : r;
 }
@@ -247,6 +259,7 @@ static size_t settled(struct cfs_data *d, cfs_ino_t ino, uint32_t indx,
 static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx)
 {
 	struct cfs_slice *recs = NULL, merged = {0};
+	struct cfs_ctx after = *ctx;
 	struct cfs_view view = {0};
 	uint64_t begun_ms = cfs_boot_ms();
 	size_t n, limit, skipped = 0;
@@ -273,12 +286,15 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 		r = cfs_meta_new_slice(d->conf.meta, ctx, &merged.id);
 	if (r < 0)
 		goto out;
-	r = write_merged(d, &view, &merged, attr.tier, ctx->deadline);
+	r = write_merged(d, &view, &merged, attr.tier);
+	after.deadline = timeouts(d);
 	/* Its record replaces records of bytes that fsync may have promised. */
 	if (r == 0)
-		r = cfs_store_sync(d->conf.store, ctx->deadline);
+		r = cfs_store_sync(d->conf.store, after.deadline);
 	if (r == 0 && cfs_store_is_suspect(d->conf.store, merged.id))
 		r = -EIO;
+	if (r == 0)
+		r = cfs_records_suspect(d, recs, n);
 	/* Its blocks may be gone: this host was suspended, or slow. */
 	if (r == 0 && cfs_gc_may_remove(begun_ms))
 		r = -EAGAIN;
@@ -287,7 +303,7 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 		r = r == -ENOENT ? -EAGAIN : r;
 		goto out;
 	}
-	r = cfs_meta_compact_chunk(d->conf.meta, ctx, ino, indx, recs, n, skipped, &merged);
+	r = cfs_meta_compact_chunk(d->conf.meta, &after, ino, indx, recs, n, skipped, &merged);
 	forget_list(d, ino, indx);
 	if (r < 0)
 		goto out;
@@ -321,6 +337,11 @@ static void job_add(struct cfs_data *d, struct cfs_compact_job *j, cfs_ino_t ino
 	d->n_compacts++;
 }
 
+static bool pauses(struct cfs_data *d)
+{
+	return cfs_now_ms() < atomic_load(&d->compact_at_ms);
+}
+
 static void job_remove(struct cfs_data *d, struct cfs_compact_job *j)
 {
 	bool rerun;
@@ -333,7 +354,7 @@ static void job_remove(struct cfs_data *d, struct cfs_compact_job *j)
 	pthread_mutex_unlock(&d->lock);
 	/* Requests are not repeated: these may be the last records for a long time. */
 	if (rerun)
-		cfs_data_queue_compact(d, j->ino, j->indx, true);
+		cfs_data_queue_compact(d, j->ino, j->indx, !pauses(d));
 }
 
 static int compact_all(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx)
@@ -371,12 +392,18 @@ static void compact_job(struct cfs_job *job)
 	struct cfs_compact_job *j = caa_container_of(job, struct cfs_compact_job, job);
 	struct cfs_data *d = j->data;
 	struct cfs_ctx ctx = cfs_ctx_internal(TIMEOUTS * d->conf.io_timeout_ms);
+	uint64_t start_ms = cfs_now_ms(), pause_ms;
 	int r;
 
 	r = compact_all(d, &ctx, j->ino, j->indx);
-	if (r < 0 && r != -EAGAIN && r != -ENOENT)
-		cfs_warn("chunk not compacted: inode=%llu chunk=%u error=%s",
-			 (unsigned long long)j->ino, j->indx, cfs_errname(r));
+	if (r < 0 && r != -EAGAIN && r != -ENOENT) {
+		pause_ms = CFS_MIN(PAUSES * (cfs_now_ms() - start_ms), PAUSE_MAX_MS);
+		atomic_store(&d->compact_at_ms, cfs_now_ms() + pause_ms);
+		cfs_warn("chunk not compacted, compaction pauses for %llu s: inode=%llu chunk=%u "
+			 "error=%s",
+			 (unsigned long long)pause_ms / 1000, (unsigned long long)j->ino, j->indx,
+			 cfs_errname(r));
+	}
 	job_remove(d, j);
 	free(j);
 }
@@ -386,7 +413,7 @@ void cfs_data_queue_compact(struct cfs_data *d, cfs_ino_t ino, uint32_t indx, bo
 	struct cfs_compact_job *j, *other;
 	bool queued = false;
 
-	if (d->conf.read_only || atomic_load(&d->draining))
+	if (d->conf.read_only || atomic_load(&d->draining) || (!force && pauses(d)))
 		return;
 	j = calloc(1, sizeof(*j));
 	if (!j)

@@ -80,9 +80,10 @@ struct cfs_data {
 	struct cfs_workers *compactors;
 	struct cfs_ticker *ticker;
 	struct cfs_ahead *ahead;
-	struct cfs_wholes *wholes; /* NULL: there are no whole files */
-	_Atomic bool draining;	   /* no more compaction */
-	_Atomic uint64_t pressure; /* bytes that the pool asks back */
+	struct cfs_wholes *wholes;	/* NULL: there are no whole files */
+	_Atomic bool draining;		/* no more compaction */
+	_Atomic uint64_t compact_at_ms; /* until then only chunks are compacted that must be */
+	_Atomic uint64_t pressure;	/* bytes that the pool asks back */
 
 	/* Protects what follows, and membership of files in `dirty`. */
 	pthread_mutex_t lock;

@@ -373,6 +373,13 @@ static int faulty_put(struct cfs_object_store *o, const char *key, const struct 
 	pthread_mutex_unlock(&f->lock);
 	if (r < 0)
 		return r;
+	if (f->put_ms) {
+		cfs_deadline_t done = cfs_deadline_in(f->put_ms);
+
+		cfs_sleep_until(cfs_deadline_min(done, deadline));
+		if (deadline < done)
+			return -ETIMEDOUT;
+	}
 	if (atomic_load(&f->fail_puts) > 0 && atomic_fetch_sub(&f->fail_puts, 1) > 0)
 		return -EIO;
 	return f->inner->ops->put(f->inner, key, src, n_src, tier, deadline);

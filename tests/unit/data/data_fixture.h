@@ -70,7 +70,7 @@ struct faulty {
 	bool closed;	     /* puts wait */
 	size_t closed_bytes; /* ... those of objects of this length; 0: none */
 	_Atomic uint64_t gets;
-	unsigned get_ms;
+	_Atomic unsigned get_ms, put_ms;
 	unsigned waiting;
 	bool syncs_closed; /* syncs wait */
 	unsigned fail_syncs;

@@ -550,6 +550,61 @@ static void staged_commit_in_a_failed_sync(void **state)
 	assert_int_equal(system(command), 0);
 }
 
+static bool is_putting(struct volume *v)
+{
+	bool any;
+
+	pthread_mutex_lock(&v->object.lock);
+	any = v->object.waiting > 0;
+	pthread_mutex_unlock(&v->object.lock);
+	return any;
+}
+
+/* It takes longer than its caller waits for metadata, but each block is quick enough. */
+static void compaction_over_a_slow_link(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	struct cfs_ctx cx;
+	unsigned i;
+
+	for (i = 0; i < 8; i++) {
+		assert_int_equal(write_at(f, i * BLOCK, "x", 1), 0);
+		assert_int_equal(flush(f), 0);
+	}
+	v->object.put_ms = 100;
+	cx = cfs_ctx_internal(300);
+	assert_int_equal(cfs_data_compact(v->data, &cx, 1, 0), 0);
+	assert_int_equal(v->meta.chunk[1][0].n, 1);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* Else it would take the whole of a link for copies that come to nothing. */
+static void failed_compaction_pauses(void **state)
+{
+	enum { TIMEOUT_MS = 500 };
+	struct volume *v = volume_new((struct options){.put_timeout_ms = TIMEOUT_MS});
+	struct cfs_file *f = open_file(v, 1);
+	uint64_t start_ms;
+
+	assert_int_equal(write_at(f, 0, "abc", 3), 0);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(write_at(f, 1, "x", 1), 0);
+	assert_int_equal(flush(f), 0);
+	set_closed(&v->object, true);
+	start_ms = cfs_now_ms();
+	cfs_data_queue_compact(v->data, 1, 0, false);
+	wait_for_put(&v->object);
+	WAIT_FOR(!is_putting(v));
+	set_closed(&v->object, false);
+	WAIT_FOR((cfs_data_queue_compact(v->data, 1, 0, false),
+		  data_metric(v, "data_compactions_total") == 1));
+	assert_true(cfs_now_ms() - start_ms >= 10 * TIMEOUT_MS);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
 static int set_up(void **state)
 {
 	return cfs_activity_init();
@@ -574,6 +629,8 @@ int main(void)
 		cmocka_unit_test(compaction_in_a_failed_sync),
 		cmocka_unit_test(commit_in_a_failed_sync),
 		cmocka_unit_test(staged_commit_in_a_failed_sync),
+		cmocka_unit_test(compaction_over_a_slow_link),
+		cmocka_unit_test(failed_compaction_pauses),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, NULL);

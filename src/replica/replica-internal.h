@@ -109,7 +109,7 @@ struct log_changes {
 	size_t n, cap;
 	uint32_t db_pages;
 	struct log_place end;
-	bool more; /* there may be more commits that are as old */
+	bool more; /* the log may have more commits behind `end` */
 };
 
 int log_open(const char *path, struct log *ret, char err[256]);

@@ -239,7 +239,7 @@ static bool look_at_queue(struct queue *q)
 	struct cfs_ring *r = q->ring;
 	uint64_t now = cfs_now_ms();
 
-	if (q->nudger > 0 && waitpid(q->nudger, NULL, WNOHANG) != 0)
+	if (q->nudger && waitpid(q->nudger, NULL, WNOHANG) != 0)
 		q->nudger = 0;
 	if (atomic_load(&q->added) == atomic_load(&q->seen)) {
 		q->pause_ms = 0;
@@ -250,6 +250,8 @@ static bool look_at_queue(struct queue *q)
 		q->nudge_ms = now + NUDGE_MS;
 	} else if (!q->nudger && now >= q->nudge_ms) {
 		q->nudger = r->conf.nudge(r->conf.arg, q->number);
+		if (q->nudger < 0) /* no child: tried again after the pause */
+			q->nudger = 0;
 		q->pause_ms = CFS_MIN(2 * q->pause_ms, (uint64_t)NUDGE_MAX_MS);
 		q->nudge_ms = now + q->pause_ms;
 	}

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import select
+import signal
 import subprocess
 
 import pytest
@@ -16,7 +17,7 @@ import test_kernel_caches
 import test_multi
 import test_passthrough
 import test_posix
-from cachefs import SLOW, alive, wait_until
+from cachefs import BIN, SLOW, alive, wait_until
 from ring import on_ring  # noqa: F401
 from syscalls import read, write
 from test_killed_programs import hung  # noqa: F401
@@ -31,6 +32,7 @@ import fcntl, os, sys
 os.sched_setaffinity(0, {int(sys.argv[2])})
 fd = os.open(sys.argv[1], os.O_RDWR)
 print("up", flush=True)
+sys.stdin.readline()
 fcntl.flock(fd, fcntl.LOCK_EX)
 """
 LOAD = """
@@ -46,6 +48,21 @@ try:
 except OSError as e:
     print(e.errno, flush=True)
 """
+
+
+def failing_forks(ws, thread, n):
+    """The environment of a mount in which the first n forks of that thread fail."""
+    return {
+        "LD_PRELOAD": str(BIN.parents[1] / "tests/system/libforks.so"),
+        "FORKS_THREAD": thread,
+        "FORKS_FAIL": str(n),
+        "ASAN_OPTIONS": ws.env()["ASAN_OPTIONS"] + ":verify_asan_link_order=0",
+    }
+
+
+def is_in_flock(process):
+    with open("/proc/%d/syscall" % process.pid) as f:
+        return f.read().split()[0] == "73"
 
 
 def thread_names(pid):
@@ -151,7 +168,9 @@ def test_waits_for_locks_use_up_no_queue(ws, mnt):
     fd = os.open(mnt / "f", os.O_RDWR)
     fcntl.flock(fd, fcntl.LOCK_EX)
     before = thread_names(mnt.pid()).count("fuse-ring")
-    crowd = [ws.python(WAITER, mnt / "f", str(CPUS[0]), stdout=subprocess.PIPE) for _ in range(80)]
+    crowd = [
+        ws.python(WAITER, mnt / "f", str(CPUS[0]), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) for _ in range(80)
+    ]
     for p in crowd:
         assert p.stdout.readline() == b"up\n"
     wait_until(
@@ -159,6 +178,35 @@ def test_waits_for_locks_use_up_no_queue(ws, mnt):
     )
     assert thread_names(mnt.pid()).count("fuse-ring") > before
     ws.run("taskset", "-c", str(CPUS[0]), "ls", "-l", mnt / "d", timeout=20 * SLOW, check=True)
+    os.close(fd)
+    for p in crowd:
+        assert p.wait(60 * SLOW) == 0
+
+
+@pytest.mark.parametrize("forks_fail", [0, 2])
+def test_requests_older_than_their_entries(ws, volume, forks_fail):
+    """Two more requests than a queue has entries, all in the kernel before one is received. Those that are received
+    wait for a lock, and the kernel does not look at the two when entries are added. A child makes it look; when none can
+    be started, it is tried again."""
+    mnt = volume.mount(env=failing_forks(ws, "fuse-watch", forks_fail))
+    write(mnt / "f", b"0")
+    fd = os.open(mnt / "f", os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    pid = mnt.pid()
+    n = thread_names(pid).count("fuse-ring") // os.sysconf("SC_NPROCESSORS_CONF") + 2
+    crowd = [
+        ws.python(WAITER, mnt / "f", str(CPUS[0]), stdout=subprocess.PIPE, stdin=subprocess.PIPE) for _ in range(n)
+    ]
+    for p in crowd:
+        assert p.stdout.readline() == b"up\n"
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for p in crowd:
+            p.stdin.close()
+        wait_until(lambda: all(map(is_in_flock, crowd)), 30 * SLOW, "everybody to ask for the lock")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: thread_names(pid).count("lock-wait") == len(crowd), 30 * SLOW, "everybody to wait")
     os.close(fd)
     for p in crowd:
         assert p.wait(60 * SLOW) == 0

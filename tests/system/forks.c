@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Preloaded: the first FORKS_FAIL forks of the thread of the name FORKS_THREAD fail, as without memory. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+pid_t fork(void)
+{
+	static _Atomic int failed;
+	const char *thread = getenv("FORKS_THREAD"), *n = getenv("FORKS_FAIL");
+	pid_t (*next)(void) = (pid_t(*)(void))dlsym(RTLD_NEXT, "fork");
+	char name[17] = "";
+
+	prctl(PR_GET_NAME, name);
+	if (thread && n && !strcmp(name, thread) && atomic_fetch_add(&failed, 1) < atoi(n)) {
+		errno = EAGAIN;
+		return -1;
+	}
+	return next();
+}

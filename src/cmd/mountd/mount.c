@@ -76,10 +76,11 @@ static int remount(const char *point, const struct mount_opts *o)
 	return CMD_OK;
 }
 
-/* Finds the socket of the supervisor of the existing mount. */
-static int find_supervisor(const char *point, const struct mounted *m, const struct mount_opts *o,
-			   char *old, size_t size)
+/* Whether the existing mount may be taken over. */
+static int check_takeover(const char *point, const struct mounted *m, const struct mount_opts *o,
+			  bool *ret_takes_over)
 {
+	char path[200];
 	int r;
 
 	if (m->uid != geteuid()) {
@@ -96,13 +97,14 @@ static int find_supervisor(const char *point, const struct mounted *m, const str
 	mount_config_tell_differences(point, o);
 	/* Descriptors inherited from the caller must not keep the mount busy for ever. */
 	close_range(STDERR_FILENO + 1, ~0U, 0);
-	r = handover_path(m->dev_minor, old, size);
+	r = handover_path(m->dev_minor, path, sizeof(path));
 	if (r < 0) {
 		cmd_error("%s: already mounted (%s), and the directory of its supervisor's socket "
 			  "cannot be used: %s",
 			  point, m->source, strerror(-r));
 		return CMD_MOUNT_FAILED;
 	}
+	*ret_takes_over = true;
 	return CMD_OK;
 }
 
@@ -123,7 +125,7 @@ static bool clear_dead_mount(const char *point, const struct mounted *m)
 	return true;
 }
 
-static int check_mount_point(const char *point, const struct mount_opts *o, char *old, size_t size)
+static int check_mount_point(const char *point, const struct mount_opts *o, bool *ret_takes_over)
 {
 	struct mounted m;
 	struct stat st;
@@ -132,7 +134,7 @@ static int check_mount_point(const char *point, const struct mount_opts *o, char
 		if (!o->fake && clear_dead_mount(point, &m))
 			continue;
 		if (o->takeover && !o->fake)
-			return find_supervisor(point, &m, o, old, size);
+			return check_takeover(point, &m, o, ret_takes_over);
 		cmd_error("%s: already mounted (%s)", point, m.source);
 		return CMD_MOUNT_FAILED;
 	}
@@ -225,7 +227,7 @@ static int open_log(const char *file, const char *point)
 }
 
 static struct supervised supervised_mount(const char *url, const char *point,
-					  const struct mount_opts *o, const char *old)
+					  const struct mount_opts *o, bool takes_over)
 {
 	return (struct supervised){
 		.url = url,
@@ -234,14 +236,14 @@ static struct supervised supervised_mount(const char *url, const char *point,
 		.mount_timeout_ms = o->mount_timeout_ms,
 		.io_timeout_ms = o->io_timeout_ms,
 		.serve = serve_mount,
-		.old = old,
+		.takes_over = takes_over,
 	};
 }
 
 static int mount_in_foreground(const char *url, const char *point, const struct mount_opts *o,
-			       const char *old)
+			       bool takes_over)
 {
-	struct supervised conf = supervised_mount(url, point, o, old);
+	struct supervised conf = supervised_mount(url, point, o, takes_over);
 	struct worker w = {.link = -1, .device = -1};
 	char err[256] = "";
 	int r;
@@ -255,9 +257,9 @@ static int mount_in_foreground(const char *url, const char *point, const struct 
 }
 
 static int mount_in_background(const char *url, const char *point, const struct mount_opts *o,
-			       enum cfs_log_level level, const char *old)
+			       enum cfs_log_level level, bool takes_over)
 {
-	struct supervised conf = supervised_mount(url, point, o, old);
+	struct supervised conf = supervised_mount(url, point, o, takes_over);
 	struct worker w = {.link = -1, .device = -1};
 	char err[256] = "";
 	struct daemon *d = NULL;
@@ -279,7 +281,7 @@ static int mount_in_background(const char *url, const char *point, const struct 
 	 * An interrupt from the terminal is for the waiting command only. A first mount stays in
 	 * the session, for a service manager that watches its process group.
 	 */
-	if (old && setsid() < 0)
+	if (takes_over && setsid() < 0)
 		cfs_warn("cannot leave the session of the terminal: error=%s", cfs_errname(errno));
 	if (o->supervise)
 		exit(supervise(&conf));
@@ -293,8 +295,8 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 {
 	cfs_auto_free char *full_url = volume_absolute_url(url);
 	enum cfs_log_level level;
-	char point[4096], path[200] = "";
-	const char *old;
+	bool takes_over = false;
+	char point[4096];
 	int r;
 
 	if (cfs_log_level_parse(o->log_level, &level) < 0) {
@@ -311,23 +313,22 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 	}
 	if (o->remount)
 		return remount(point, o);
-	r = check_mount_point(point, o, path, sizeof(path));
+	r = check_mount_point(point, o, &takes_over);
 	if (r != CMD_OK)
 		return r;
-	old = path[0] ? path : NULL;
 	if (verbose)
 		printf("mounting on %s\n", point);
 	if (o->fake)
 		return check_volume(full_url, o);
 	/* In a takeover, supervise() finds out whether the running mount is a service. */
-	notify_init(o->foreground || old);
+	notify_init(o->foreground || takes_over);
 	if (o->log && open_log(o->log, point) < 0)
 		return CMD_USAGE;
 	if (!o->foreground)
-		return mount_in_background(full_url, point, o, level, old);
+		return mount_in_background(full_url, point, o, level, takes_over);
 	cfs_log_init(CFS_LOG_STDERR, level);
 	keep_last_lines();
-	return mount_in_foreground(full_url, point, o, old);
+	return mount_in_foreground(full_url, point, o, takes_over);
 }
 
 /*

@@ -499,7 +499,7 @@ int supervise(const struct supervised *conf)
 	int r;
 
 	memset(s.objects, -1, sizeof(s.objects));
-	r = conf->old ? takeover_connect(&s) : 0;
+	r = conf->takes_over ? takeover_connect(&s) : 0;
 	if (r < 0) {
 		snprintf(text, sizeof(text), TAKEOVER_NONE ": %s", strerror(-r));
 		supervisor_failed(&s, CMD_MOUNT_FAILED, text);

@@ -8,6 +8,7 @@
 #ifndef CFS_CMD_SUPERVISOR_H
 #define CFS_CMD_SUPERVISOR_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "cmd/mountd/supervise/daemon.h"
@@ -24,10 +25,10 @@ struct supervised {
 		     char err[256]);
 	struct daemon *report; /* NULL: in the foreground */
 	/*
-	 * Path of the running mount's supervisor, to take that mount over, or NULL. The connection
-	 * is made in here: a supervisor that takes its mount back kills the process that connected.
+	 * The mount is there, and is taken over. The connection to its supervisor is made in here:
+	 * a supervisor that takes its mount back kills the process that connected.
 	 */
-	const char *old;
+	bool takes_over;
 };
 
 /* Returns the exit status of the mount when it has ended, or has been handed over. */

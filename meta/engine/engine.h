@@ -28,8 +28,15 @@
 struct cfs_engine;
 
 /*
+ * Limit of every counter of bytes or inodes, also without another limit. Counters of all engines have
+ * 63 bits; the other half is for what other mounts add at the same moment.
+ */
+#define CFS_USAGE_MAX (INT64_MAX / 2)
+
+/*
  * The changes of usage by an operation. dirs[]: counts the direct entries of a directory
- * (dir_stats).
+ * (dir_stats). No limit holds for names, each of which counts the file's whole length: an engine
+ * removes statistics that would leave +-CFS_USAGE_MAX, and queries compute them.
  */
 struct cfs_usage {
 	int64_t space, inodes; /* of the volume */

@@ -384,9 +384,7 @@ void cfs_usage_add_dir(struct cfs_usage *u, cfs_ino_t dir, int64_t length, int64
 		return;
 	if (i == u->n_dirs)
 		u->dirs[u->n_dirs++] = (struct cfs_usage_dir){.dir = dir};
-	/*
-	 * The sum of the lengths of many names may overflow; it wraps, as it does in the database.
-	 */
+	/* The sum of the lengths of many names may wrap: it is that of the changes, all the same. */
 	u->dirs[i].length = (int64_t)((uint64_t)u->dirs[i].length + (uint64_t)length);
 	u->dirs[i].space = (int64_t)((uint64_t)u->dirs[i].space + (uint64_t)space);
 	u->dirs[i].inodes += inodes;

@@ -10,13 +10,7 @@
 
 struct cfs_quotas;
 
-/*
- * Limit of every counter of bytes or inodes, also without another limit. Counters of all engines have
- * 63 bits; the other half is for what other mounts add at the same moment.
- */
-#define CFS_USAGE_MAX (INT64_MAX / 2)
-
-/* Limits of the setting. */
+/* Limits of the setting. Without one, and at most: CFS_USAGE_MAX. */
 struct cfs_volume_limits {
 	_Atomic uint64_t capacity, max_inodes; /* 0: none */
 	_Atomic bool user_group_quota;

@@ -47,8 +47,9 @@ static void add_dir(struct cfs_usage_batch *b, const struct cfs_usage_dir *d)
 			 (unsigned long long)d->dir);
 		return;
 	}
-	s->length += d->length;
-	s->space += d->space;
+	/* Wraps, as in cfs_usage_add_dir(). */
+	s->length = (int64_t)((uint64_t)s->length + (uint64_t)d->length);
+	s->space = (int64_t)((uint64_t)s->space + (uint64_t)d->space);
 	s->inodes += d->inodes;
 }
 

@@ -77,7 +77,7 @@ static int add(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 
 		if (!d->length && !d->space && !d->inodes)
 			continue;
-		r = sql_exec(c, SQL_add_dir_stat, "iiii", d->length, d->space, d->inodes, d->dir);
+		r = sql_add_dir_stat(c, d);
 		if (r > 0)
 			r = sql_log(c, ctx,
 				    "DIRSTAT(%" PRIu64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ")",

@@ -157,6 +157,8 @@ int sql_find(struct sql_conn *c, cfs_ino_t parent, const char *name, size_t len,
 int sql_touch_parent(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t parent, int nlink_d);
 /* The attributes of a directory after sql_touch_parent; nlink_d 0: unchanged. */
 struct cfs_attr sql_touched(const struct cfs_ctx *ctx, const struct cfs_attr *dir, int nlink_d);
+/* usage.c: 1; 0: the directory has no statistics, or they would not fit and are removed. */
+int sql_add_dir_stat(struct sql_conn *c, const struct cfs_usage_dir *d);
 /* usage.c: writes usage in this transaction, if the engine has inline_usage. */
 int sql_write_usage(struct sql_conn *c, const struct cfs_usage *u);
 /* The same for engines without inline_usage: usage that is not returned to the core. */

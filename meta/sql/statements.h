@@ -30,6 +30,7 @@ SQL(add_usage, "UPDATE {counter} SET value=value+CASE name WHEN 'usedSpace' THEN
 	       "WHERE name IN ('usedSpace','totalInodes')")
 SQL(add_dir_stat, "UPDATE {dir_stats} SET data_length=data_length+?,used_space=used_space+?,"
 		  "used_inodes=used_inodes+? WHERE inode=?")
+SQL(drop_dir_stat, "DELETE FROM {dir_stats} WHERE inode=? AND used_space NOT BETWEEN ? AND ?")
 SQL(new_dir_stat, "INSERT INTO {dir_stats}(inode,data_length,used_space,used_inodes) "
 		  "VALUES(?,0,0,0)")
 SQL(log_entry, "INSERT INTO {change_log}(entry) VALUES(?)")

@@ -5,6 +5,24 @@
 
 #include "meta/sql/sql-internal.h"
 
+/* It takes billions of smaller changes to get from CFS_USAGE_MAX to the end of a counter. */
+#define MUCH_SPACE (1LL << 32)
+
+int sql_add_dir_stat(struct sql_conn *c, const struct cfs_usage_dir *d)
+{
+	bool much = d->space >= MUCH_SPACE || d->space <= -MUCH_SPACE;
+	/* -1: an empty range, as such a sum fits to no statistics. */
+	int64_t max = d->space > CFS_USAGE_MAX || d->space < -CFS_USAGE_MAX ? -1 : CFS_USAGE_MAX;
+	int r = 0;
+
+	if (much)
+		r = sql_exec(c, SQL_drop_dir_stat, "iii", (int64_t)d->dir, -max, max);
+	if (r < 0)
+		return r;
+	return sql_exec(c, SQL_add_dir_stat, "iiii", d->length, d->space, d->inodes,
+			(int64_t)d->dir);
+}
+
 static int put_usage(struct sql_conn *c, const struct cfs_usage *u)
 {
 	int r = 0;
@@ -17,8 +35,7 @@ static int put_usage(struct sql_conn *c, const struct cfs_usage *u)
 		const struct cfs_usage_dir *d = &u->dirs[i];
 
 		if (d->length || d->space || d->inodes)
-			r = sql_exec(c, SQL_add_dir_stat, "iiii", d->length, d->space, d->inodes,
-				     (int64_t)d->dir);
+			r = sql_add_dir_stat(c, d);
 	}
 	return r < 0 ? r : 0;
 }

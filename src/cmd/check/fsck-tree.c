@@ -295,8 +295,9 @@ static void add_to_dir(struct dir *d, const struct by_dir *rec)
 	case HAS_ENTRY:
 		d->entries++;
 		d->subdirs += rec->subdir;
-		d->sum.length += rec->st.length;
-		d->sum.space += rec->st.space;
+		/* Wraps when a directory has many names of huge files: it has no statistics then. */
+		d->sum.length = (int64_t)((uint64_t)d->sum.length + (uint64_t)rec->st.length);
+		d->sum.space = (int64_t)((uint64_t)d->sum.space + (uint64_t)rec->st.space);
 		d->sum.inodes += rec->st.inodes;
 		break;
 	}

@@ -611,6 +611,28 @@ def test_the_largest_file(mnt):
     os.unlink(mnt / "f")
 
 
+def used_space(mnt):
+    s = os.statvfs(mnt.path)
+    return (s.f_blocks - s.f_bfree) * s.f_frsize
+
+
+def many_names_of_a_huge_file(mounts):
+    """Each counts in its directory."""
+    for i in range(126):
+        mnt = mounts[i // 63]
+        if i == 0:
+            os.mkdir(mnt / "names")
+            os.mkdir(mnt / "moved")
+        os.link(mnt / "d/f0", mnt / ("names/%d" % i))
+    for i in range(100):
+        os.rename(mnt / ("names/%d" % i), mnt / ("moved/%d" % i))
+    assert len(os.listdir(mnt / "moved")) == 100
+    for i in range(40):
+        os.unlink(mnt / ("moved/%d" % i))
+    for i in range(100, 120):
+        os.unlink(mnt / ("names/%d" % i))
+
+
 @pytest.mark.parametrize("engine", ["sqlite", *sorted(servers.ENGINES)])
 def test_a_volume_full_of_huge_sparse_files(ws, engine):
     """Their usage comes to the end of the counters. Mounts refuse what would not fit, together."""
@@ -647,12 +669,13 @@ def test_a_volume_full_of_huge_sparse_files(ws, engine):
     code = "import os, sys; s = os.statvfs(sys.argv[1]); sys.exit(s.f_blocks < s.f_bfree)"
     for mnt in mounts:
         assert ws.python(code, mnt.path).wait(30) == 0
+    many_names_of_a_huge_file(mounts)
     for n in range(35):
         os.unlink(mounts[n % 2] / ("d/f%d" % n))
     assert read(mounts[1] / "d/f35") == b"content"
     for mnt in mounts:
         mnt.umount()
     mnt = volume.mount("heartbeat=1")
-    wait_until(lambda: os.statvfs(mnt.path).f_blocks - os.statvfs(mnt.path).f_bfree < 1000, 30, "free space")
+    wait_until(lambda: used_space(mnt) < MAX + MIB, 30, "free space")
     mnt.umount()
     assert not fsck(ws, volume)["problems"]

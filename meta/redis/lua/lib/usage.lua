@@ -22,10 +22,22 @@ local function use_volume(n_blocks, inodes)
 		call('INCRBY', P .. 'totalInodes', inodes)
 	end
 end
--- Leaves a directory without statistics alone: queries compute its statistics.
+local function forget_stats(dir)
+	call('HDEL', P .. 'dirDataLength', dir)
+	call('HDEL', P .. 'dirUsedSpace', dir)
+	call('HDEL', P .. 'dirUsedInodes', dir)
+end
+-- Leaves a directory without statistics alone: queries compute its statistics. Forgets statistics that
+-- would leave +-CFS_USAGE_MAX.
 local function use_dir(stats, dir, hi, lo, n_blocks, inodes)
 	if stats == '0' then
 		return
+	end
+	if math.abs(n_blocks) >= 1048576 then
+		local used = tonumber(call('HGET', P .. 'dirUsedSpace', dir) or 0)
+		if math.abs(used + n_blocks * 4096) >= 4611686018427387904 then
+			return forget_stats(dir)
+		end
 	end
 	if inodes ~= 0 then
 		-- The sum shows that the value was 0 or missing: removes the field if it was missing.
@@ -64,9 +76,7 @@ local function make_stats(stats, dir)
 	call('HSET', P .. 'dirUsedInodes', dir, '0')
 end
 local function drop_stats(dir)
-	call('HDEL', P .. 'dirDataLength', dir)
-	call('HDEL', P .. 'dirUsedSpace', dir)
-	call('HDEL', P .. 'dirUsedInodes', dir)
+	forget_stats(dir)
 	call('HDEL', P .. 'dirQuota', dir)
 	call('HDEL', P .. 'dirQuotaUsedSpace', dir)
 	call('HDEL', P .. 'dirQuotaUsedInodes', dir)

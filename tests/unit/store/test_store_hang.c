@@ -468,7 +468,8 @@ static void last_user_of_a_removed_file(void **state)
 	WAIT_FOR(!file_exists(&b));
 	set_hang(true);
 	assert_int_equal(pthread_create(&t, NULL, unpin, &u), 0);
-	WAIT_FOR(atomic_load(&u.done) && held() == 1);
+	/* A look at the free space may hang as well. */
+	WAIT_FOR(atomic_load(&u.done) && held() > 0);
 	set_hang(false);
 	pthread_join(t, NULL);
 	WAIT_FOR(held() == 0);

@@ -52,9 +52,9 @@ int replicate_restore(struct serve *s, char err[256])
 
 	if (!o->restore && path && access(path, F_OK) && errno == ENOENT) {
 		snprintf(err, 256,
-			 "%.120s does not exist; if the volume was replicated, -o "
+			 "%.100s: %s; if the volume was replicated, -o "
 			 "restore=NAME,storage=TYPE,bucket=PLACE restores it",
-			 path);
+			 path, strerror(ENOENT));
 		return -ENOENT;
 	}
 	if (!o->restore || (path && access(path, F_OK) == 0))

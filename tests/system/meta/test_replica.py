@@ -45,7 +45,7 @@ def test_the_bucket_alone_brings_a_volume_back(ws, request, mode, storage):
     lose_machine(vol, mnt)
     again = elsewhere(ws, vol, "sqlite3://%s" % ws.path("again.db"))
     ws.path("point").mkdir()
-    refused(ws, "mount", again.url, ws.path("point"), says="again.db does not exist; if the volume was replicated")
+    refused(ws, "mount", again.url, ws.path("point"), says="again.db: No such file or directory; if the volume was replicated")
     options = dict(zip(("storage", "bucket", "restore"), map(str, place(vol)[1::2])))
     mnt = again.mount(",".join("%s=%s" % o for o in options.items()), env=env_of(vol))
     assert contents(mnt) == {**files, "a/hard": b"3"}

@@ -257,8 +257,11 @@ ANSWERS = {
     "more than is allowed": Lie("owner", is_answer, lambda c, h, b: header(h, (16 << 20) + 1) + b, ["protocol"]),
     "the largest length": Lie("owner", is_answer, lambda c, h, b: header(h, 0xFFFFFFFF) + b, ["protocol"]),
     "garbage between": Lie("owner", is_answer, lambda c, h, b: GARBAGE + h + b, ["protocol"]),
-    # The asker waits for that byte. Small reads have the object store asked beside it then.
-    "a byte is missing": Lie("owner", is_answer, lambda c, h, b: h + b[:9] + b[10:], ["checksum", "protocol", "canceled"]),
+    # The asker waits for that byte, in vain if no other answer follows on the connection. Small reads have the
+    # object store asked beside it then.
+    "a byte is missing": Lie(
+        "owner", is_answer, lambda c, h, b: h + b[:9] + b[10:], ["checksum", "protocol", "canceled", "timeout"]
+    ),
     "half, then closed": Lie("owner", is_answer, raises(Cut, half), ["lost"]),
     "half, then silence": Lie("owner", is_answer, raises(Silence, half), ["timeout"]),
     "nothing": Lie("owner", is_answer, raises(Silence, lambda h, b: b""), ["timeout"]),

@@ -102,6 +102,7 @@ static int sync_base(const struct cache_dir *dir)
 {
 	char path[PATH_MAX] = "..";
 	struct stat st, below;
+	size_t len = 2;
 	uint64_t ignored;
 	int r;
 
@@ -117,9 +118,10 @@ static int sync_base(const struct cache_dir *dir)
 		if (r < 0 && r != -EACCES)
 			return r;
 		below = st;
-		if (strlen(path) + sizeof("/..") > sizeof(path))
+		if (len + sizeof("/..") > sizeof(path))
 			return -ENAMETOOLONG;
-		strcat(path, "/..");
+		memcpy(path + len, "/..", sizeof("/.."));
+		len += 3;
 	}
 }
 

@@ -457,16 +457,21 @@ def test_outage_while_a_process_goes_on(ws, kind):
     mnt.umount()
 
 
-@pytest.mark.deadline(120)
-def test_many_open_files_and_distant_metadata(ws):
-    """One round trip for each, one after the other, would keep programs waiting until they get EIO."""
+def behind_a_proxy(ws):
+    """A volume whose metadata is on Redis, and the proxy on the way to it."""
     need_engine("redis")
     server = servers.started(ws, servers.Redis())
     url = server.database().url
     ws.volume(url=url)
     via = CountingProxy(server.port)
     ws.cleanups.append(via.close)
-    volume = ws.volume("via", format=False, url=url.replace(str(server.port), str(via.port)))
+    return ws.volume("via", format=False, url=url.replace(str(server.port), str(via.port))), via
+
+
+@pytest.mark.deadline(120)
+def test_many_open_files_and_distant_metadata(ws):
+    """One round trip for each, one after the other, would keep programs waiting until they get EIO."""
+    volume, via = behind_a_proxy(ws)
     mnt = volume.mount()
     for i in range(600):
         write(mnt / str(i), b"%d" % i)
@@ -486,13 +491,7 @@ def test_many_open_files_and_distant_metadata(ws):
 def test_outage_while_closed_files_are_given_back(ws, then):
     """Of files that were closed in an outage the locks are given back after it. When it comes again
     just then, others still have their deadlines, and the mount can be ended."""
-    need_engine("redis")
-    server = servers.started(ws, servers.Redis())
-    url = server.database().url
-    ws.volume(url=url)
-    via = CountingProxy(server.port)
-    ws.cleanups.append(via.close)
-    volume = ws.volume("via", format=False, url=url.replace(str(server.port), str(via.port)))
+    volume, via = behind_a_proxy(ws)
     opts = "io-timeout=4,meta-timeout=2,attr-cache=0,entry-cache=0"
     mnt = volume.mount(opts, expect="cannot be opened again|could not be|lost|away|does not answer|no process served|" + DEATH)
     files = [open(mnt / ("f%d" % i), "wb", buffering=0) for i in range(40)]

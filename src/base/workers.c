@@ -68,16 +68,17 @@ free_w:
 	return r;
 }
 
-static struct cfs_job *pop(struct cfs_workers *w)
+/* With the lock held: removes the job that *link points at. */
+static struct cfs_job *dequeue(struct cfs_workers *w, struct cfs_job **link)
 {
-	struct cfs_job *job = w->head;
+	struct cfs_job *job = *link;
 
-	w->head = job->next;
-	if (!w->head)
-		w->tail = &w->head;
+	*link = job->next;
+	if (!*link)
+		w->tail = link;
 	w->queued--;
 	pthread_cond_signal(&w->space);
-	/* Those that wait for others to end. */
+	/* Workers above the maximum have nothing to wait for: they end. */
 	if (!w->head && w->stopping)
 		pthread_cond_broadcast(&w->work);
 	return job;
@@ -103,7 +104,7 @@ static void *worker(void *arg)
 		}
 		if (!w->head)
 			break;
-		job = pop(w);
+		job = dequeue(w, &w->head);
 		w->busy++;
 		pthread_mutex_unlock(&w->lock);
 		job->run(job); /* may free the job */
@@ -198,21 +199,16 @@ int cfs_workers_try_submit(struct cfs_workers *w, struct cfs_job *job)
 
 bool cfs_workers_cancel(struct cfs_workers *w, struct cfs_job *job)
 {
-	struct cfs_job **p;
-	bool found = false;
+	struct cfs_job **link;
+	bool found;
 
 	pthread_mutex_lock(&w->lock);
-	for (p = &w->head; *p; p = &(*p)->next) {
-		if (*p != job)
-			continue;
-		*p = job->next;
-		if (!*p)
-			w->tail = p;
-		w->queued--;
-		pthread_cond_signal(&w->space);
-		found = true;
-		break;
-	}
+	link = &w->head;
+	while (*link && *link != job)
+		link = &(*link)->next;
+	found = *link != NULL;
+	if (found)
+		dequeue(w, link);
 	pthread_mutex_unlock(&w->lock);
 	return found;
 }

@@ -2,6 +2,7 @@
 /* When these fail an upload is lost at unmount, runs out of order, or a mount hangs or floods. */
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -21,7 +22,7 @@ struct job {
 	int id;
 };
 
-static sem_t started, may_end;
+static sem_t started, may_end, ended;
 static _Atomic int ran, order[64];
 
 static void blocking(struct cfs_job *job)
@@ -41,6 +42,7 @@ static int set_up(void **state)
 	ran = 0;
 	sem_init(&started, 0, 0);
 	sem_init(&may_end, 0, 0);
+	sem_init(&ended, 0, 0);
 	return 0;
 }
 
@@ -219,6 +221,50 @@ static void stopping_pool_refuses(void **state)
 	assert_int_equal(ran, 0);
 }
 
+static void *destroy_pool(void *arg)
+{
+	cfs_workers_destroy(arg);
+	sem_post(&ended);
+	return NULL;
+}
+
+/*
+ * An unmount cancels queued uploads at their deadline. A worker that the lowered maximum keeps from
+ * running them must notice that the queue is empty, or the unmount never ends.
+ */
+static void cancelled_job_does_not_hold_up_destroy(void **state)
+{
+	struct job jobs[3] = {{{blocking}}, {{blocking}}, {{blocking}}}, last = {{recording}, 1};
+	struct job probe = {{recording}, 2};
+	struct cfs_workers *w;
+	pthread_t t;
+	int i;
+
+	assert_int_equal(cfs_workers_create("t", 2, 4, &w), 0);
+	for (i = 0; i < 2; i++) {
+		assert_int_equal(cfs_workers_submit(w, &jobs[i].job, 0), 0);
+		wait_post(&started);
+	}
+	sem_post(&may_end);
+	sem_post(&may_end);
+	WAIT_FOR(ran == 2 && busy(w) == 0);
+	cfs_workers_set_max(w, 1);
+	assert_int_equal(cfs_workers_submit(w, &jobs[2].job, 0), 0);
+	wait_post(&started);
+	assert_int_equal(cfs_workers_submit(w, &last.job, 0), 0);
+	pthread_create(&t, NULL, destroy_pool, w);
+	/* Each round gives the idle worker the time to see that there is a job, and to wait again. */
+	for (i = 0; i < 1000 || cfs_workers_try_submit(w, &probe.job) != -ESHUTDOWN; i++) {
+		cfs_workers_cancel(w, &probe.job);
+		sched_yield();
+	}
+	assert_true(cfs_workers_cancel(w, &last.job));
+	sem_post(&may_end);
+	wait_post(&ended);
+	pthread_join(t, NULL);
+	assert_int_equal(ran, 3);
+}
+
 static void check_mask(struct cfs_job *job)
 {
 	sigset_t mask;
@@ -328,6 +374,7 @@ int main(void)
 		WORKERS_TEST(maximum_changes),
 		WORKERS_TEST(waiting_submitter_gets_in),
 		WORKERS_TEST(stopping_pool_refuses),
+		WORKERS_TEST(cancelled_job_does_not_hold_up_destroy),
 		WORKERS_TEST(signals_are_blocked),
 		WORKERS_TEST(never_started_pool),
 		WORKERS_TEST(ticker_ticks),

@@ -5,8 +5,9 @@
 
 #include "data-internal.h"
 
-#define FLUSHERS       8
-#define FLUSH_QUEUE    65536
+#define FLUSHERS 8
+/* Slices, their puts and chunks: the memory for their bytes bounds them. */
+#define FLUSH_QUEUE    SIZE_MAX
 #define COMPACTORS     2
 #define COMPACT_QUEUE  1024
 #define TICK_MIN_MS    10

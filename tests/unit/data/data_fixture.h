@@ -27,7 +27,7 @@
 
 #define BLOCK  (64u << 10) /* unless the options say otherwise */
 #define CHUNKS 4
-#define INODES 128
+#define INODES 134
 
 struct list {
 	struct cfs_slice *v;

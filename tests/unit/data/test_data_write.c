@@ -291,6 +291,35 @@ static void slow_but_alive(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+/* One failed try loses nothing, however many small writes of open files wait for their uploads. */
+static void many_slices_wait(void **state)
+{
+	struct volume *v = volume_new((struct options){.pool = 512 << 20});
+	struct cfs_file *f[INODES];
+	unsigned i, k;
+
+	set_closed(&v->object, true);
+	for (i = 1; i < INODES; i++) {
+		f[i] = open_file(v, i);
+		/* Downwards: each write begins a slice. */
+		for (k = CFS_FILE_PENDING - 1; k > 0; k--)
+			assert_int_equal(write_at(f[i], 10 * k, "x", 1), 0);
+	}
+	wait_for_put(&v->object);
+	v->object.fail_puts = 8;
+	set_closed(&v->object, false);
+	for (i = 1; i < INODES; i++) {
+		/* A slow machine may take longer than a flush waits. */
+		while (cfs_file_dirty(f[i]))
+			flush(f[i]);
+		cfs_file_put(f[i]);
+	}
+	assert_true(v->object.fail_puts <= 0);
+	assert_int_equal(data_metric(v, "data_commit_errors_total"), 0);
+	assert_int_equal(data_metric(v, "data_lost_bytes_total"), 0);
+	assert_int_equal(volume_free(v), 0);
+}
+
 /* A write that needs memory which only a stuck upload could free fails in time, and not for good.
  */
 static void memory_deadline(void **state)
@@ -404,6 +433,7 @@ int main(void)
 		cmocka_unit_test(refused_commit),
 		cmocka_unit_test(slow_store),
 		cmocka_unit_test(slow_but_alive),
+		cmocka_unit_test(many_slices_wait),
 		cmocka_unit_test(memory_deadline),
 		cmocka_unit_test(frozen_while_bytes_are_copied),
 	};

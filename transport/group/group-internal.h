@@ -44,7 +44,7 @@ struct group_key {
 };
 
 struct group_node {
-	atomic_uint refs; /* held by snapshots and by the heartbeat's table */
+	unsigned refs; /* held by snapshots and by the heartbeat's table */
 	struct cfs_group_member member;
 	struct cfs_peer *peer; /* NULL: ourselves, or a member that does not serve others */
 	struct cfs_latency latency;
@@ -53,8 +53,9 @@ struct group_node {
 };
 
 struct group_snapshot {
-	atomic_uint refs;
-	struct cfs_placement *all; /* of nodes */
+	atomic_uint users;	     /* requests */
+	struct group_snapshot *next; /* of g->replaced */
+	struct cfs_placement *all;   /* of nodes */
 	/*
 	 * The placement as if no member were drained: it ranks previous owners of a block, from before
 	 * others joined or before it was drained, first or next to the current owner.
@@ -92,7 +93,8 @@ struct cfs_group {
 	bool listed;	 /* we are in the list */
 	bool changed;	 /* the nodes have changed since the snapshot was made */
 	bool heartbeat_failed;
-	atomic_bool fenced; /* another mount has our id; set by the heartbeat */
+	struct group_snapshot *replaced; /* snapshots that may still have users */
+	atomic_bool fenced;		 /* another mount has our id; set by the heartbeat */
 
 	pthread_mutex_t lock;
 	struct group_snapshot *snapshot;
@@ -105,12 +107,21 @@ struct cfs_group {
 
 /* ---- snapshot.c ---- */
 
-void cfs_group_node_unref(struct group_node *n);
-/* The membership snapshot for requests: it does not change while they hold it. */
+/*
+ * The current snapshot, which does not change, until cfs_group_snapshot_unref(). Any thread, also the
+ * transport's; neither waits.
+ */
 struct group_snapshot *cfs_group_snapshot_ref(struct cfs_group *g);
 void cfs_group_snapshot_unref(struct group_snapshot *v);
-/* Publishes a snapshot of the members that are alive. Called by the heartbeat. */
+/*
+ * The heartbeat's: publishes a snapshot of g->nodes; frees replaced ones without users; drops a
+ * reference of a node. The last two may close peers, and then wait for the transport's thread.
+ */
 int cfs_group_snapshot_publish(struct cfs_group *g);
+void cfs_group_snapshot_reap(struct cfs_group *g);
+void cfs_group_node_unref(struct group_node *n);
+/* No thread uses a snapshot any more. */
+void cfs_group_snapshot_free(struct cfs_group *g);
 /* Up to n owners of the block, best first; p: a placement of v. Valid as long as v. */
 unsigned cfs_group_snapshot_pick(const struct group_snapshot *v, const struct cfs_placement *p,
 				 const struct cfs_peer_block *b, unsigned n,

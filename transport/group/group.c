@@ -209,7 +209,7 @@ void cfs_group_leave(struct cfs_group *g)
 void cfs_group_destroy(struct cfs_group *g)
 {
 	cfs_group_heartbeat_free(g);
-	cfs_group_snapshot_unref(g->snapshot);
+	cfs_group_snapshot_free(g);
 	if (g->transport)
 		(void)cfs_transport_destroy(g->transport); /* its stop was logged */
 	explicit_bzero(&g->key, sizeof(g->key));

@@ -72,7 +72,7 @@ static int new_node(struct cfs_group *g, const struct cfs_group_member *m, struc
 
 	if (!n)
 		return -ENOMEM;
-	atomic_init(&n->refs, 1);
+	n->refs = 1;
 	cfs_slow_init(&n->latency.slow, cfs_group_judge, g);
 	n->member = *m;
 	n->member.incompatible = incompatible != NULL;
@@ -289,12 +289,13 @@ int cfs_group_heartbeat_once(struct cfs_group *g)
 	if (r >= 0)
 		r = r2;
 	/* On failure the last known members remain. */
-	if (!g->changed || (r < 0 && !g->snapshot))
-		return r;
-	r2 = cfs_group_snapshot_publish(g);
-	if (r2 == 0)
-		g->changed = false;
-	return r < 0 ? r : r2;
+	if (g->changed && (r >= 0 || g->snapshot)) {
+		r2 = cfs_group_snapshot_publish(g);
+		g->changed = r2 < 0;
+		r = r < 0 ? r : r2;
+	}
+	cfs_group_snapshot_reap(g);
+	return r;
 }
 
 int cfs_group_heartbeat_init(struct cfs_group *g)

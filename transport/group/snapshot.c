@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Members exist as nodes, which only the heartbeat changes, and in a membership snapshot, which is
- * immutable and referenced by requests while they use it.
+ * The membership as requests see it. Members exist as nodes, which only the heartbeat changes, and
+ * in a membership snapshot, which is immutable.
+ *
+ * The heartbeat alone frees a snapshot, after its last user, and with it the nodes of members that
+ * are gone. Closing a peer waits for the transport's thread, which is a user itself.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,7 +14,7 @@
 
 void cfs_group_node_unref(struct group_node *n)
 {
-	if (atomic_fetch_sub(&n->refs, 1) != 1)
+	if (--n->refs > 0)
 		return;
 	if (n->peer)
 		cfs_peer_close(n->peer);
@@ -19,12 +22,10 @@ void cfs_group_node_unref(struct group_node *n)
 	free(n);
 }
 
-void cfs_group_snapshot_unref(struct group_snapshot *v)
+static void snapshot_free(struct group_snapshot *v)
 {
 	size_t i;
 
-	if (!v || atomic_fetch_sub(&v->refs, 1) != 1)
-		return;
 	for (i = 0; i < v->n; i++)
 		cfs_group_node_unref(v->nodes[i]);
 	cfs_placement_destroy(v->all);
@@ -38,9 +39,49 @@ struct group_snapshot *cfs_group_snapshot_ref(struct cfs_group *g)
 
 	pthread_mutex_lock(&g->lock);
 	v = g->snapshot;
-	atomic_fetch_add(&v->refs, 1);
+	atomic_fetch_add(&v->users, 1);
 	pthread_mutex_unlock(&g->lock);
 	return v;
+}
+
+void cfs_group_snapshot_unref(struct group_snapshot *v)
+{
+	atomic_fetch_sub(&v->users, 1);
+}
+
+void cfs_group_snapshot_reap(struct cfs_group *g)
+{
+	struct group_snapshot **at = &g->replaced, *v;
+
+	while ((v = *at)) {
+		if (atomic_load(&v->users) > 0) {
+			at = &v->next;
+			continue;
+		}
+		*at = v->next;
+		snapshot_free(v);
+	}
+}
+
+/* Makes v, which may be NULL, the current snapshot. */
+static void replace(struct cfs_group *g, struct group_snapshot *v)
+{
+	struct group_snapshot *old;
+
+	pthread_mutex_lock(&g->lock);
+	old = g->snapshot;
+	g->snapshot = v;
+	pthread_mutex_unlock(&g->lock);
+	if (!old)
+		return;
+	old->next = g->replaced;
+	g->replaced = old;
+}
+
+void cfs_group_snapshot_free(struct cfs_group *g)
+{
+	replace(g, NULL);
+	cfs_group_snapshot_reap(g);
 }
 
 unsigned cfs_group_snapshot_weight(const struct group_snapshot *v, const struct cfs_group_member *m)
@@ -90,15 +131,14 @@ static int place(const struct group_snapshot *v, bool previous, struct cfs_place
 
 int cfs_group_snapshot_publish(struct cfs_group *g)
 {
-	struct group_snapshot *v = calloc(1, sizeof(*v) + g->n_nodes * sizeof(v->nodes[0])), *old;
+	struct group_snapshot *v = calloc(1, sizeof(*v) + g->n_nodes * sizeof(v->nodes[0]));
 	size_t i;
 	int r;
 
 	if (!v)
 		return -ENOMEM;
-	atomic_init(&v->refs, 1);
 	for (i = 0; i < g->n_nodes; i++) {
-		atomic_fetch_add(&g->nodes[i]->refs, 1);
+		g->nodes[i]->refs++;
 		v->nodes[v->n++] = g->nodes[i];
 	}
 	look_round(v);
@@ -106,16 +146,12 @@ int cfs_group_snapshot_publish(struct cfs_group *g)
 	if (!r)
 		r = place(v, true, &v->previous);
 	if (r) {
-		cfs_group_snapshot_unref(v);
+		snapshot_free(v);
 		return r;
 	}
-	pthread_mutex_lock(&g->lock);
-	old = g->snapshot;
-	g->snapshot = v;
-	pthread_mutex_unlock(&g->lock);
+	replace(g, v);
 	/* A late owner is hedged by all members but itself. */
 	cfs_hedging_share(&g->hedging, (unsigned)CFS_MAX(v->n, (size_t)1) - 1);
-	cfs_group_snapshot_unref(old);
 	return 0;
 }
 

@@ -34,6 +34,7 @@ struct member {
 	_Atomic unsigned n_held;
 	_Atomic uint64_t bucket_us;
 	_Atomic unsigned gets, only_cached, lists;
+	_Atomic unsigned expected; /* requests look at the members until there are so many */
 };
 
 static int put(void *arg, const char *key, const void *value, size_t len, bool fresh)
@@ -105,11 +106,23 @@ static void send_all(struct cfs_peer_request *req)
 	cfs_peer_answer(req, &a);
 }
 
+static unsigned seen_by(struct member *m);
+
+/* As the transport's thread of a mount does. */
+static void look_at_members(struct member *m, const struct cfs_peer_block *b)
+{
+	cfs_deadline_t until = soon();
+
+	while (m->expected && seen_by(m) != m->expected && !cfs_deadline_passed(until))
+		cfs_group_replicate(m->g, b);
+}
+
 static void serve(void *arg, struct cfs_peer_request *req)
 {
 	struct member *m = arg;
 
 	m->gets++;
+	look_at_members(m, &req->block);
 	if (req->flags & CFS_PEER_ONLY_CACHED)
 		m->only_cached++;
 	if (m->busy || (m->empty && (req->flags & CFS_PEER_ONLY_CACHED))) {
@@ -379,6 +392,37 @@ static void test_join_and_leave(void **state)
 	for (i = 0; i < 3; i++)
 		part(&m[i]);
 	assert_int_equal(r.n, 1); /* the key */
+	registry_close(&r);
+}
+
+/* The transport's thread is the last that uses a member, and waits for itself: all requests hang. */
+static void test_a_member_leaves_while_the_transport_looks(void **state)
+{
+	struct cfs_group_conf conf = {.weight = 100, .replicas = 2};
+	struct member a, b, c;
+	struct registry r;
+	struct read read;
+	pthread_t reader;
+	unsigned i, gets;
+
+	registry_open(&r);
+	join_as(&a, &r, 1, conf);
+	join_as(&b, &r, 2, conf);
+	for (i = 0; i < 5; i++) {
+		join_as(&c, &r, 3, conf);
+		WAIT_FOR(seen_by(&a) == 3 && seen_by(&b) == 3);
+		read = (struct read){.m = &b, .slice = block_of(&b, 1), .deadline = soon()};
+		gets = a.gets;
+		a.expected = 2;
+		assert_int_equal(pthread_create(&reader, NULL, run_read, &read), 0);
+		WAIT_FOR(a.gets > gets);
+		part(&c);
+		pthread_join(reader, NULL);
+		assert_int_equal(read.result, RANGE);
+		a.expected = 0;
+	}
+	part(&a);
+	part(&b);
 	registry_close(&r);
 }
 
@@ -855,6 +899,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_an_owner_that_fetches_until_the_end),
 		cmocka_unit_test(test_join_and_leave),
+		cmocka_unit_test(test_a_member_leaves_while_the_transport_looks),
 		cmocka_unit_test(test_heartbeat_stops),
 		cmocka_unit_test(test_one_id_twice),
 		cmocka_unit_test(test_own_record_of_an_earlier_life),

@@ -412,13 +412,14 @@ static uint64_t watch_period(const struct cfs_members *m)
 int cfs_members_read(struct cfs_members *m, uint64_t now_ms)
 {
 	uint64_t period_ms;
+	unsigned tries = 0;
 	int r = 0;
 
 	if (!m->leading && is_due(m, m->look_ms, now_ms, look_period(m))) {
 		/* The records that the head names may be replaced between the reads. */
 		do
 			r = look(m, now_ms);
-		while (r == -EAGAIN && !m->known);
+		while (r == -EAGAIN && !m->known && ++tries < LOST_MAX);
 	}
 	if (r < 0 || m->fenced)
 		return r;

@@ -543,6 +543,74 @@ static void test_list_is_lost(void **state)
 	end();
 }
 
+static unsigned heads_read;
+
+static int count_heads(void *arg, const char *key, cfs_group_record_fn fn, void *fn_arg)
+{
+	heads_read += strcmp(key, "group.list.team/head") == 0;
+	assert_true(heads_read < 1000); /* of one tick */
+	return registry_get(arg, key, fn, fn_arg);
+}
+
+static int refuse_put(void *arg, const char *key, const void *value, size_t len, bool fresh)
+{
+	(void)arg;
+	(void)key;
+	(void)value;
+	(void)len;
+	(void)fresh;
+	return -EROFS;
+}
+
+static int refuse_swap(void *arg, const char *key, const void *old, size_t old_len,
+		       const void *value, size_t len)
+{
+	(void)old;
+	(void)old_len;
+	return refuse_put(arg, key, value, len, false);
+}
+
+/* A member that cannot write reads a list with a gap for ever: its mount does not end. */
+static void test_list_with_a_gap_for_one_that_cannot_write(void **state)
+{
+	struct one *o;
+	size_t i;
+
+	(void)state;
+	begin(1, 1);
+	run_ms(20000);
+	sim.v[0].frozen = true;
+	for (i = sim.r.n; i-- > 0;) {
+		if (strncmp(sim.r.v[i].key, "group.list.", 11) == 0 &&
+		    strcmp(sim.r.v[i].key, "group.list.team/head") != 0)
+			registry_drop(&sim.r, sim.r.v[i].key);
+	}
+	o = &sim.v[sim.n];
+	memset(o, 0, sizeof(*o));
+	o->self = (struct group_record){
+		.member = {.id = 200}, .boot = 7, .heartbeat_ms = HEARTBEAT_MS};
+	o->reg = (struct cfs_group_registry){.put = refuse_put,
+					     .swap = refuse_swap,
+					     .drop = registry_drop,
+					     .get = count_heads,
+					     .each = registry_each,
+					     .arg = &sim.r};
+	o->m = (struct cfs_members){.name = "team",
+				    .registry = &o->reg,
+				    .self = &o->self,
+				    .heartbeat_ms = HEARTBEAT_MS};
+	cfs_members_init(&o->m);
+	for (i = 0; i < 5; i++) {
+		heads_read = 0;
+		tick(o);
+		assert_false(o->m.known);
+		sim.now_ms = o->next_ms;
+	}
+	cfs_members_free(&o->m);
+	sim.v[0].frozen = false;
+	end();
+}
+
 /* The registry fills up with changes that nobody reads any more. */
 static void test_old_changes_are_removed(void **state)
 {
@@ -816,6 +884,7 @@ int main(void)
 		cmocka_unit_test(test_leader_is_frozen),
 		cmocka_unit_test(test_registry_goes_back),
 		cmocka_unit_test(test_list_is_lost),
+		cmocka_unit_test(test_list_with_a_gap_for_one_that_cannot_write),
 		cmocka_unit_test(test_old_changes_are_removed),
 		cmocka_unit_test(test_listings_end_early),
 		cmocka_unit_test(test_description_is_lost),

@@ -190,10 +190,10 @@ static bool copy_text(char *dst, size_t size, const char *src)
 	return (size_t)snprintf(dst, size, "%s", src) < size;
 }
 
-/* Whether the list can hold the text as one word. */
+/* The list can hold the text as one word, in which "-" means empty. */
 static bool is_word(const char *text)
 {
-	return !text[strcspn(text, " \t\n")];
+	return !text[strcspn(text, " \t\n\v\f\r")] && strcmp(text, "-") != 0;
 }
 
 static int decode_json(json_t *j, struct group_record *ret)

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "transport/group/group-internal.h"
+#include "transport/group/roster.h"
 
 static void fill(struct group_record *rec)
 {
@@ -33,6 +34,30 @@ static void fill(struct group_record *rec)
 	rec->boot = 99;
 	rec->number = 3;
 	rec->heartbeat_ms = 5000;
+}
+
+/* The leader and those who read its list have the same member. */
+static bool survives_the_list(const struct cfs_group_member *m)
+{
+	struct cfs_roster_entry e = {.id = m->id,
+				     .weight = m->weight,
+				     .rank = m->rank,
+				     .fresh = m->fresh,
+				     .transport = m->transport,
+				     .memory_only = m->memory_only};
+	struct cfs_roster leaders = {0}, ours = {0};
+	char text[2 * CFS_ROSTER_LINE_MAX];
+	size_t len = cfs_roster_begin("one", text);
+	bool same;
+
+	memcpy(e.address, m->address, sizeof(e.address));
+	memcpy(e.volume, m->volume, sizeof(e.volume));
+	assert_int_equal(cfs_roster_set(&leaders, &e), 0);
+	len += cfs_roster_line(&e, "one", text + len);
+	same = cfs_roster_apply(&ours, text, len) == 0 && ours.sum == leaders.sum;
+	cfs_roster_free(&leaders);
+	cfs_roster_free(&ours);
+	return same;
 }
 
 /* A mount whose path is not text cannot join. */
@@ -54,6 +79,7 @@ static void test_record_there_and_back(void **state)
 	assert_int_equal(got.member.transport, CFS_PEER_TLS);
 	assert_false(got.member.rdma);
 	assert_int_equal(got.addr.ss_family, AF_INET6);
+	assert_true(survives_the_list(&got.member));
 }
 
 /* A group of which some members are of a version without RDMA stays one group. */
@@ -105,6 +131,8 @@ static void test_record_garbage(void **state)
 		{"\"weight\":100", "\"weight\":-1"},
 		{"\"rank\":100", "\"rank\":-1"},
 		{"\"volume\":\"one\"", "\"volume\":\"o ne\""},
+		{"\"volume\":\"one\"", "\"volume\":\"\\u000b\""},
+		{"\"volume\":\"one\"", "\"volume\":\"-\""},
 		{" 5000 ", " 0 "},
 		{" 5000 ", " 9223372036854775807 "},
 		{" 5000 ", " 92233720368547758070 "},
@@ -147,7 +175,8 @@ static void test_record_garbage(void **state)
 			changed[(seed >> 33) % len] = (char)(seed >> 56);
 		}
 		if (cfs_group_decode(changed, i % 3 ? len : (seed >> 40) % len, &got) == 0)
-			assert_true(got.member.id != 0 && got.heartbeat_ms > 0);
+			assert_true(got.member.id != 0 && got.heartbeat_ms > 0 &&
+				    survives_the_list(&got.member));
 	}
 	free(text);
 }

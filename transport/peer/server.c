@@ -42,8 +42,7 @@ static void working(struct cfs_served *s, uint64_t left_ms)
 {
 	struct cfs_reply *j = (struct cfs_reply *)s;
 
-	if (j->sc->c.state == CFS_CONN_READY)
-		cfs_answer_working(j->sc, j->id, left_ms);
+	cfs_answer_working(j->sc, j->id, left_ms);
 }
 
 static void resume(struct cfs_session *ss)
@@ -230,6 +229,7 @@ static void conn_closed(struct cfs_conn *c, int err)
 			"peer connection refused: address=%s error=%s%s", from, cfs_errname(err),
 			err == -EPROTOTYPE ? " (no TLS)" : "");
 	}
+	cfs_session_closed(&sc->session);
 	cfs_answer_drop(sc);
 	cfs_server_arm(t);
 }

@@ -172,6 +172,14 @@ void cfs_peer_working(struct cfs_peer_request *req, cfs_deadline_t until)
 	LIST_INSERT_HEAD(&s->session->t->workings, s, working);
 }
 
+void cfs_session_closed(struct cfs_session *ss)
+{
+	struct cfs_served *s;
+
+	LIST_FOREACH(s, &ss->requests, all)
+	stop_working(s);
+}
+
 /* As many as there are threads and places in their queues. */
 bool cfs_session_tick(struct cfs_transport *t)
 {

@@ -87,6 +87,8 @@ void cfs_session_count_sent(const struct cfs_served *s);
 void cfs_session_count_failed(const struct cfs_served *s, int err, bool mismatch);
 /* Releases the answer's bytes and forgets s, which the session frees. */
 void cfs_session_done(struct cfs_served *s, bool mismatch);
+/* The connection is gone: the store is not asked for the progress of its requests any more. */
+void cfs_session_closed(struct cfs_session *ss);
 
 /* --- the transport --- */
 

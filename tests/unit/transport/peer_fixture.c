@@ -136,7 +136,8 @@ void owner_open_conf(struct owner *o, uint32_t len, struct cfs_transport_conf *c
 	with_patience(conf);
 	conf->listen = (struct sockaddr *)&sa;
 	conf->listen_len = sizeof(sa);
-	conf->ops = &owner_ops;
+	if (!conf->ops)
+		conf->ops = &owner_ops;
 	conf->ops_arg = o;
 	memcpy(conf->key, keys.key[0], CFS_PEER_KEY_SIZE);
 	assert_int_equal(cfs_transport_create(conf, &o->t, err), 0);

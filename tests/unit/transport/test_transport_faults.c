@@ -532,12 +532,37 @@ static unsigned open_files(void)
 	return n;
 }
 
-/* An answer that is never given does not keep a mount from ending. */
+static void announce(void *arg, struct cfs_peer_request *req)
+{
+	cfs_peer_working(req, soon());
+	owner_ops.get(arg, req);
+}
+
+static _Atomic bool store_is_gone;
+
+static bool works(void *arg, const struct cfs_peer_request *req, uint64_t since_ms,
+		  uint64_t *ret_left_ms)
+{
+	(void)arg;
+	(void)req;
+	(void)since_ms;
+	(void)ret_left_ms;
+	assert_false(store_is_gone);
+	return true;
+}
+
+static const struct cfs_peer_serve_ops announcing_ops = {.get = announce, .works = works};
+
+/*
+ * An answer that is never given does not keep a mount from ending. Its store, which is freed then, is
+ * not asked for progress.
+ */
 static void test_answer_is_owed_at_the_end(void **state)
 {
-	struct cfs_transport_conf conf = {.destroy_timeout_ms = 100};
+	struct cfs_transport_conf conf = {.destroy_timeout_ms = 100, .ops = &announcing_ops};
 	struct cfs_transport *t = asker();
 	struct many m = {0};
+	uint64_t gone_ms;
 	struct owner o;
 	struct cfs_peer *p;
 	unsigned before;
@@ -553,11 +578,14 @@ static void test_answer_is_owed_at_the_end(void **state)
 	assert_int_equal(start_one(p, &m, &o, 0, 4096, LONG_MS), 0);
 	WAIT_FOR(o.n_held == 1);
 	assert_int_equal(cfs_transport_destroy(o.t), -ETIMEDOUT);
+	store_is_gone = true;
+	gone_ms = cfs_now_ms();
 	wait_post(&done);
 	assert_true(m.err < 0);
 	cfs_peer_close(p);
 	munmap(o.data, o.len);
 	close(o.fd);
+	WAIT_FOR(cfs_now_ms() >= gone_ms + 600); /* two progress messages */
 	/* It comes after all, and the transport ends with it. */
 	cfs_peer_answer(o.held[0], &(struct cfs_peer_answer){.err = -ENOENT, .fd = -1});
 	WAIT_FOR(open_files() == before);

@@ -8,22 +8,29 @@
 #include "crc.h"
 #include "handshake.h"
 
-/* The limits of each frame type. */
+#define STATUS(name) (1u << CFS_STATUS_##name)
+
+/* The limits of each frame type. statuses 0: OK only. */
 static const struct {
 	uint32_t len;
 	uint16_t flags;
-	bool id, status;
+	bool id;
 	bool may_be_empty;
+	unsigned statuses;
 } types[CFS_FRAME_TYPES] = {
 	[CFS_FRAME_HELLO] = {.len = CFS_HELLO_LEN},
 	[CFS_FRAME_CHALLENGE] = {.len = CFS_CHALLENGE_LEN},
 	[CFS_FRAME_PROOF] = {.len = CFS_PROOF_LEN},
 	[CFS_FRAME_READY] = {.len = CFS_WIRE_READY_LEN},
-	[CFS_FRAME_REFUSE] = {.status = true},
+	[CFS_FRAME_REFUSE] = {.statuses = STATUS(BUSY) | STATUS(FAILED) | STATUS(LEAVING) |
+					  STATUS(AUTH) | STATUS(VERSION)},
 	[CFS_FRAME_GET] = {.len = CFS_WIRE_GET_LEN,
 			   .flags = CFS_FRAME_F_ONLY_CACHED | CFS_FRAME_F_FAILOVER,
 			   .id = true},
-	[CFS_FRAME_ANSWER] = {.len = CFS_PEER_BLOCK_MAX, .id = true, .status = true},
+	[CFS_FRAME_ANSWER] = {.len = CFS_PEER_BLOCK_MAX,
+			      .id = true,
+			      .statuses = STATUS(OK) | STATUS(NOT_FOUND) | STATUS(BUSY) |
+					  STATUS(FAILED) | STATUS(LEAVING)},
 	[CFS_FRAME_CANCEL] = {.id = true},
 	[CFS_FRAME_HINT] = {.len = CFS_WIRE_HINT_LEN},
 	[CFS_FRAME_DRAIN] = {0},
@@ -48,6 +55,13 @@ void cfs_wire_put(uint8_t dst[CFS_WIRE_HEADER], const struct cfs_frame *f)
 	cfs_put_be32(dst + 28, cfs_crc_add(0, dst, 28));
 }
 
+static bool may_have_status(uint8_t type, uint32_t status)
+{
+	unsigned statuses = types[type].statuses ? types[type].statuses : STATUS(OK);
+
+	return status < CFS_STATUS_COUNT && (statuses >> status & 1);
+}
+
 static bool is_allowed(const struct cfs_frame *f)
 {
 	if (f->type == 0 || f->type >= CFS_FRAME_TYPES)
@@ -56,7 +70,7 @@ static bool is_allowed(const struct cfs_frame *f)
 		return false;
 	if (f->id && !types[f->type].id)
 		return false;
-	if (f->status >= CFS_STATUS_COUNT || (f->status && !types[f->type].status))
+	if (!may_have_status(f->type, f->status))
 		return false;
 	if (f->len == 0 && f->crc)
 		return false;

@@ -60,6 +60,10 @@ static void test_parser_is_strict(void **state)
 		{.type = CFS_FRAME_ANSWER, .len = CFS_PEER_BLOCK_MAX + 1},
 		{.type = CFS_FRAME_ANSWER, .len = 1, .flags = 1},
 		{.type = CFS_FRAME_ANSWER, .status = CFS_STATUS_COUNT},
+		{.type = CFS_FRAME_ANSWER, .status = CFS_STATUS_AUTH},
+		{.type = CFS_FRAME_ANSWER, .status = CFS_STATUS_VERSION},
+		{.type = CFS_FRAME_REFUSE},
+		{.type = CFS_FRAME_REFUSE, .status = CFS_STATUS_NOT_FOUND}, /* an answer's */
 		{.type = CFS_FRAME_GET, .len = CFS_WIRE_GET_LEN - 1},
 		{.type = CFS_FRAME_GET, .len = CFS_WIRE_GET_LEN + 1},
 		{.type = CFS_FRAME_GET, .len = CFS_WIRE_GET_LEN, .flags = 4},

@@ -2,6 +2,7 @@
 /* Joining and leaving, and the requests of the layers above. */
 #include <errno.h>
 #include <inttypes.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,14 @@
 
 /* ---- joining and leaving ---- */
 
+/* Other members would connect to their own machine. */
+static bool is_any_address(const struct sockaddr_storage *addr)
+{
+	if (addr->ss_family == AF_INET)
+		return ((const struct sockaddr_in *)addr)->sin_addr.s_addr == htonl(INADDR_ANY);
+	return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)addr)->sin6_addr);
+}
+
 static int listen_address(const struct cfs_group_conf *conf, struct sockaddr_storage *ret,
 			  socklen_t *ret_len, char err[256])
 {
@@ -27,8 +36,13 @@ static int listen_address(const struct cfs_group_conf *conf, struct sockaddr_sto
 
 	if (conf->address) {
 		r = cfs_group_parse_address(conf->address, conf->port, ret, ret_len);
+		if (r == 0 && is_any_address(ret))
+			r = -EINVAL;
 		if (r)
-			snprintf(err, 256, "group-ip is not an address: %.200s", conf->address);
+			snprintf(err, 256,
+				 "group-ip is not an address at which others reach this member: "
+				 "%.150s",
+				 conf->address);
 		return r;
 	}
 	r = cfs_address_pick(conf->network, ret, ret_len);

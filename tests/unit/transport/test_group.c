@@ -890,7 +890,13 @@ static void test_bad_conf(void **state)
 	conf.replicas = 1;
 	conf.name = "a/b";
 	assert_int_equal(cfs_group_join(&conf, &m.g, err), -EINVAL);
-	assert_int_equal(r.n, 0);
+	conf.name = "team";
+	conf.allow_public = true;
+	conf.address = "0.0.0.0"; /* others would connect to themselves */
+	assert_int_equal(cfs_group_join(&conf, &m.g, err), -EINVAL);
+	conf.address = "::";
+	assert_int_equal(cfs_group_join(&conf, &m.g, err), -EINVAL);
+	assert_int_equal(registry_members(&r), 0);
 	registry_close(&r);
 }
 

@@ -33,9 +33,11 @@ struct cfs_data_conf {
 	uint64_t flush_idle_ms; /* 1 000: without writes */
 	uint64_t max_readahead; /* bytes per file, and of the files ahead of opens; 0: none */
 	uint64_t io_timeout_ms; /* deadline of background work */
-	struct cfs_disk *disk;	/* borrowed; where whole files are. NULL: there is no disk cache */
-	bool passthrough;	/* whole files are made */
-	unsigned max_closing;	/* closed files that wait for their commit; further closes wait */
+	/* How long the store may take for one transfer; for compaction. 0: io_timeout_ms */
+	uint64_t transfer_timeout_ms;
+	struct cfs_disk *disk; /* borrowed; where whole files are. NULL: there is no disk cache */
+	bool passthrough;      /* whole files are made */
+	unsigned max_closing;  /* closed files that wait for their commit; further closes wait */
 	bool read_only;
 };
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/unwanted.h"
 #include "base/wouldblock.h"
 #include "data-internal.h"
 
@@ -11,7 +12,7 @@
 #define GOOD_LEN    (1u << 20)
 #define GOOD_SHARE  5 /* a good slice has at least one in this many bytes of the rest */
 #define QUEUE_MAX   1024
-#define TIMEOUTS    4 /* io_timeout_ms for a block, and for what comes before and after all of them */
+#define TIMEOUTS    4 /* io_timeout_ms, or of a transfer its timeout if that is longer */
 /* The pause after a compaction that has failed, in times of what it took. */
 #define PAUSES	     9
 #define PAUSE_MAX_MS ((uint64_t)3600 * 1000)
@@ -98,11 +99,22 @@ static int each_source(const struct cfs_view *v, uint32_t block, uint32_t pos, u
 	return r;
 }
 
+static cfs_deadline_t timeouts(const struct cfs_data *d)
+{
+	return cfs_deadline_in(TIMEOUTS * d->conf.io_timeout_ms);
+}
+
+/* For the transfer of a range or a block, with its wait for memory. */
+static cfs_deadline_t transfer_timeouts(const struct cfs_data *d)
+{
+	return cfs_deadline_in(TIMEOUTS *
+			       CFS_MAX(d->conf.io_timeout_ms, d->conf.transfer_timeout_ms));
+}
+
 struct fill {
 	struct cfs_data *data;
 	struct cfs_page *page;
 	uint32_t pos; /* of the page */
-	cfs_deadline_t deadline;
 };
 
 static int fill_range(void *arg, const struct source *src)
@@ -112,37 +124,44 @@ static int fill_range(void *arg, const struct source *src)
 	int r;
 
 	cfs_segs_init(&segs);
-	r = cfs_store_read(f->data->conf.store, &src->block, src->off, src->len, f->deadline,
-			   &segs);
+	r = cfs_store_read(f->data->conf.store, &src->block, src->off, src->len,
+			   transfer_timeouts(f->data), &segs);
 	if (r == 0)
 		cfs_segs_copy_out(&segs, 0, f->page->data + (src->pos - f->pos), src->len);
 	cfs_segs_release(&segs);
 	return r;
 }
 
+struct fetch {
+	struct cfs_data *data;
+	uint64_t owner;
+};
+
 /* A range that cannot be fetched ahead is read page by page. */
 static int prefetch_range(void *arg, const struct source *src)
 {
-	struct cfs_data *d = arg;
+	const struct fetch *f = arg;
 
-	cfs_store_prefetch(d->conf.store, &src->block, src->off, src->len, 0);
+	cfs_store_prefetch(f->data->conf.store, &src->block, src->off, src->len, f->owner);
 	return 0;
 }
 
 static int write_block(struct cfs_data *d, const struct cfs_view *v, uint32_t pos,
-		       const struct cfs_block *b, cfs_deadline_t deadline)
+		       const struct cfs_block *b)
 {
-	struct fill fill = {.data = d, .deadline = deadline};
+	/* An even number: those of open files are odd. */
+	struct fetch fetch = {.data = d, .owner = 2 * b->slice};
+	struct fill fill = {.data = d};
 	const uint32_t block = d->conf.block_size;
 	struct cfs_segs data;
 	uint32_t off, n;
 	int r;
 
 	cfs_segs_init(&data);
-	r = each_source(v, block, pos, pos + b->len, prefetch_range, d);
+	r = each_source(v, block, pos, pos + b->len, prefetch_range, &fetch);
 	for (off = 0; off < b->len && r == 0; off += n) {
 		n = CFS_MIN(CFS_PAGE_LARGE, b->len - off);
-		r = cfs_page_get(d->conf.pool, n, CFS_USE_WRITE, deadline, &fill.page);
+		r = cfs_page_get(d->conf.pool, n, CFS_USE_WRITE, timeouts(d), &fill.page);
 		if (r < 0)
 			break;
 		fill.pos = pos + off;
@@ -153,45 +172,56 @@ static int write_block(struct cfs_data *d, const struct cfs_view *v, uint32_t po
 		if (r < 0)
 			cfs_page_unref(fill.page);
 	}
+	if (r < 0)
+		cfs_store_cancel(d->conf.store, fetch.owner);
 	if (r == 0)
-		r = cfs_store_put_sync(d->conf.store, b, &data, deadline);
+		r = cfs_store_put_sync(d->conf.store, b, &data, transfer_timeouts(d));
 	cfs_segs_release(&data);
 	return r;
 }
 
-static cfs_deadline_t timeouts(const struct cfs_data *d)
+struct caller {
+	struct cfs_data *data;
+	const struct cfs_ctx *ctx;
+};
+
+/* Why the compaction ends early; 0: it is wanted. */
+static int unwanted(const struct caller *c)
 {
-	return cfs_deadline_in(TIMEOUTS * d->conf.io_timeout_ms);
+	if (atomic_load(&c->data->draining))
+		return -EAGAIN;
+	return c->ctx->interrupted && c->ctx->interrupted(c->ctx->interrupted_arg) ? -EINTR : 0;
 }
 
-static bool is_draining(void *arg)
+static bool is_abandoned(void *arg)
 {
-	const struct cfs_data *d = arg;
-
-	return atomic_load(&d->draining);
+	return unwanted(arg) < 0;
 }
 
 /* Over a slow link the whole takes as long as it takes, unless `cachefs gc` might remove it. */
 static int write_merged(struct cfs_data *d, const struct cfs_view *v,
-			const struct cfs_slice *merged, uint8_t tier)
+			const struct cfs_slice *merged, uint8_t tier, const struct cfs_ctx *ctx)
 {
+	cfs_deadline_t deadline = cfs_deadline_in(CFS_GC_AGE_MS);
 	struct cfs_block b = {.slice = merged->id, .tier = tier};
-	uint64_t start_ms = cfs_now_ms();
+	struct caller caller = {.data = d, .ctx = ctx};
 	uint32_t block = d->conf.block_size, off;
 	int r = 0;
 
+	cfs_abandoned_hook(is_abandoned, &caller);
+	cfs_unwanted_set(is_abandoned, &caller);
 	for (off = 0; off < merged->size && r == 0; off += block) {
-		if (atomic_load(&d->draining))
-			return -EAGAIN;
 		b.index = off / block;
 		b.len = CFS_MIN(block, merged->size - off);
-		cfs_abandoned_hook(is_draining, d);
-		r = write_block(d, v, merged->pos + off, &b, timeouts(d));
-		cfs_abandoned_hook(NULL, NULL);
-		if (r == 0 && cfs_now_ms() - start_ms >= CFS_GC_AGE_MS)
+		r = unwanted(&caller);
+		if (r == 0)
+			r = write_block(d, v, merged->pos + off, &b);
+		if (r == 0 && cfs_deadline_passed(deadline))
 			r = -ETIMEDOUT;
 	}
-	return r < 0 && atomic_load(&d->draining) ? -EAGAIN : r;
+	cfs_unwanted_set(NULL, NULL);
+	cfs_abandoned_hook(NULL, NULL);
+	return r < 0 && unwanted(&caller) < 0 ? unwanted(&caller) : r;
 }
 
 static int skip_good(const struct cfs_slice *recs, size_t n, size_t *ret_skipped,
@@ -286,7 +316,7 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 		r = cfs_meta_new_slice(d->conf.meta, ctx, &merged.id);
 	if (r < 0)
 		goto out;
-	r = write_merged(d, &view, &merged, attr.tier);
+	r = write_merged(d, &view, &merged, attr.tier, ctx);
 	after.deadline = timeouts(d);
 	/* Its record replaces records of bytes that fsync may have promised. */
 	if (r == 0)

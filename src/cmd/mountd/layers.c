@@ -458,6 +458,7 @@ int layers_open(struct serve *s, char err[256])
 		.max_readahead = o->max_readahead,
 		.max_closing = MAX_CLOSING,
 		.io_timeout_ms = o->io_timeout_ms,
+		.transfer_timeout_ms = CFS_MAX(o->get_timeout_ms, o->put_timeout_ms),
 		.read_only = o->ro,
 		.passthrough = o->passthrough == MOUNT_PASSTHROUGH_AUTO && !o->writeback_cache,
 	};

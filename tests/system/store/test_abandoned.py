@@ -9,7 +9,7 @@ import threading
 import proxy
 import pytest
 
-from cachefs import wait_until
+from cachefs import tool, wait_until
 from s3volume import S3Volume
 from syscalls import data, read
 
@@ -126,3 +126,24 @@ def test_data_is_stored_all_the_same(ws, via, cold):
     mnt = mnt.remount()
     assert read(mnt / "new") == b"x" * 100000
     mnt.umount()
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_compaction_of_a_killed_command(ws, via, cold, method):
+    """Another command compacts the file meanwhile."""
+    mnt, _ = cold()
+    with open(mnt / "g", "wb", buffering=0) as f:
+        for i in range(3):
+            f.write(data(1000, i))
+            os.fsync(f.fileno())
+    mnt.umount()
+    mnt, _ = cold(LONG + ",put-timeout=300")
+    fault = pauses(via, method=method)
+    p = ws.popen([tool("cachefs"), "compact", mnt / "g"])
+    wait_until(lambda: fault.hits, 20, "a request of the compaction")
+    p.kill()
+    p.wait(20)
+    via.clear()
+    compacted = lambda: "1 after" in ws.run("cachefs", "compact", mnt / "g", check=True).stdout
+    wait_until(compacted, 20, "compaction by another command")
+    assert read(mnt / "g") == b"".join(data(1000, i) for i in range(3))

@@ -42,6 +42,8 @@ static const struct cfs_opt gc_table[] = {
 
 #define DEFAULT_AGE_MS (3600 * 1000)
 #define SKEW_TOLD_S    60
+/* Compaction ends when so many chunks fail in succession: the object store is away. */
+#define FAILURES_MAX 10
 
 enum { USE_LIVE = 1, USE_TRASH = 2, USE_PENDING = 4, USE_DEAD = 8, USE_COUNTED = 16 };
 
@@ -59,7 +61,7 @@ struct gc {
 	struct progress p;
 	struct blocks_listed listed;
 	struct tally live, in_trash, pending, leaked, recent;
-	uint64_t dead_slices, misjudged, compacted, damaged;
+	uint64_t dead_slices, misjudged, compacted, not_compacted, damaged;
 	struct cfs_reaped reaped;
 	struct removed removed;
 	uint64_t slices_dropped;
@@ -88,11 +90,29 @@ static int note_long_list(void *arg, const struct cfs_row *row)
 	return row->list.n < 2 ? 0 : sorter_add(arg, &l);
 }
 
+static int compact_chunk(struct gc *g, const struct long_list *l)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(4 * ADMIN_OBJECT_MS);
+	int r = cfs_data_compact(g->a->data, &ctx, l->ino, l->indx);
+
+	if (r == 0)
+		g->compacted++;
+	/* Another client has changed or removed it meanwhile. */
+	if (r == 0 || r == -EAGAIN || r == -ENOENT)
+		return 0;
+	g->not_compacted++;
+	cmd_error("chunk %" PRIu32 " of inode %" PRIu64 " cannot be compacted and stays as it is: "
+		  "%s",
+		  l->indx, l->ino, strerror(-r));
+	return r;
+}
+
 static int compact_all(struct gc *g)
 {
 	struct sorter *lists;
 	struct long_list l;
-	int r = sorter_create(sizeof(l), compare_lists, 0, &lists);
+	unsigned failures = 0;
+	int err, r = sorter_create(sizeof(l), compare_lists, 0, &lists);
 
 	if (r < 0)
 		return r;
@@ -101,14 +121,10 @@ static int compact_all(struct gc *g)
 		r = sorter_sort(lists);
 	progress_begin(&g->p, "chunks compacted");
 	while (r >= 0 && (r = sorter_next(lists, &l)) > 0) {
-		struct cfs_ctx ctx = cfs_ctx_internal(4 * ADMIN_OBJECT_MS);
-
-		r = cfs_data_compact(g->a->data, &ctx, l.ino, l.indx);
-		if (r == 0)
-			g->compacted++;
-		/* Another client has changed or removed it meanwhile. */
-		if (r == -EAGAIN || r == -ENOENT)
-			r = 0;
+		err = compact_chunk(g, &l);
+		failures = err < 0 ? failures + 1 : 0;
+		if (failures == FAILURES_MAX)
+			r = err;
 		progress_add(&g->p, 1);
 	}
 	progress_end(&g->p);
@@ -391,8 +407,8 @@ static int run(struct gc *g)
 	if (r == 0 && g->o->delete)
 		r = cfs_meta_reap(g->a->meta, &g->reaped);
 	if (r < 0) {
-		cmd_error("cannot %s: %s", g->o->compact ? "compact" : "remove deleted data",
-			  strerror(-r));
+		cmd_error("cannot %s, no object is judged: %s",
+			  g->o->compact ? "compact" : "remove deleted data", strerror(-r));
 		return r;
 	}
 	r = blocks_list(g->a, &g->p, &g->objects, &g->listed);
@@ -441,7 +457,7 @@ static json_t *tally_json(const struct tally *t)
 static void print_json(const struct gc *g)
 {
 	admin_print_json(json_pack(
-		"{s:{s:I, s:I}, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b, "
+		"{s:{s:I, s:I}, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:b, "
 		"s:{s:I, s:I, s:I, s:I, s:I, s:I}}",
 		"listed", "objects", (json_int_t)g->listed.objects, "bytes",
 		(json_int_t)g->listed.bytes, "live", tally_json(&g->live), "trash",
@@ -449,10 +465,11 @@ static void print_json(const struct gc *g)
 		tally_json(&g->leaked), "recent", tally_json(&g->recent), "foreign",
 		(json_int_t)g->listed.foreign, "dead_slices", (json_int_t)g->dead_slices,
 		"wrong_references", (json_int_t)g->misjudged, "compacted_chunks",
-		(json_int_t)g->compacted, "delete", g->o->delete, "removed", "objects",
-		(json_int_t)g->removed.objects, "bytes", (json_int_t)g->removed.bytes, "slices",
-		(json_int_t)g->slices_dropped, "files", (json_int_t)g->reaped.files, "delayed",
-		(json_int_t)g->reaped.delayed, "clones", (json_int_t)g->reaped.clones));
+		(json_int_t)g->compacted, "not_compacted_chunks", (json_int_t)g->not_compacted,
+		"delete", g->o->delete, "removed", "objects", (json_int_t)g->removed.objects,
+		"bytes", (json_int_t)g->removed.bytes, "slices", (json_int_t)g->slices_dropped,
+		"files", (json_int_t)g->reaped.files, "delayed", (json_int_t)g->reaped.delayed,
+		"clones", (json_int_t)g->reaped.clones));
 }
 
 static void print_tally(const char *what, const struct tally *t, const char *meaning)
@@ -570,6 +587,8 @@ static int gc_run(void *options, const char **args)
 		else
 			print_text(&g);
 	}
+	if (g.not_compacted)
+		r = CMD_SYSTEM;
 out:
 	inoset_free(&g.trash);
 	inoset_free(&g.deleted);

@@ -295,6 +295,29 @@ def test_gc_compacts(ws, volume):
     assert read(volume.mount() / "f") == want
 
 
+def test_gc_compacts_beside_damage(ws, volume):
+    """A chunk that cannot be read keeps no other from being compacted, and nothing from being removed."""
+    mnt = volume.mount()
+    for name in "abc":
+        with open(mnt / name, "wb", buffering=0) as f:
+            for i in range(3):
+                f.write(data(1000, i))
+                os.fsync(f.fileno())
+    ino = os.stat(mnt / "a").st_ino
+    mnt.umount()
+    damaged = next(o for o in volume.objects() if o.name.startswith("1_"))
+    os.truncate(damaged, 500)
+    r = ws.run("cachefs", "gc", "--compact", "--delete", "--json", volume.url)
+    assert r.returncode == 2 and "chunk 0 of inode %d cannot be compacted" % ino in r.stderr
+    r = json.loads(r.stdout)
+    assert (r["compacted_chunks"], r["not_compacted_chunks"]) == (2, 1)
+    assert len(volume.objects()) == 3 + 2
+    mnt = volume.mount()
+    assert read(mnt / "b") == read(mnt / "c") == b"".join(data(1000, i) for i in range(3))
+    damaged.write_bytes(data(1000))
+    assert read(mnt / "a") == read(mnt / "b")
+
+
 @pytest.mark.deadline(180)
 def test_gc_and_fsck_beside_a_busy_mount(ws):
     """On a volume in use nothing is reported that is not there, and nothing is lost."""

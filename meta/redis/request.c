@@ -111,20 +111,25 @@ static void put(struct rds_request *q, const void *p, size_t len)
 	q->len += len;
 }
 
+/* Writes the number in front of `end`. Returns its first character. */
+static char *decimal(char *end, uint64_t n)
+{
+	do {
+		*--end = (char)('0' + n % 10);
+		n /= 10;
+	} while (n);
+	return end;
+}
+
 /* "<sign><number>\r\n" */
 static void put_count(struct rds_request *q, char sign, size_t n)
 {
 	char text[24];
-	char *p = text + sizeof(text);
+	char *end = text + sizeof(text), *p = decimal(end - 2, n);
 
-	*--p = '\n';
-	*--p = '\r';
-	do {
-		*--p = (char)('0' + n % 10);
-		n /= 10;
-	} while (n);
 	*--p = sign;
-	put(q, p, (size_t)(text + sizeof(text) - p));
+	memcpy(end - 2, "\r\n", 2);
+	put(q, p, (size_t)(end - p));
 }
 
 static void put_word(struct rds_request *q, const void *p, size_t len)
@@ -134,26 +139,37 @@ static void put_word(struct rds_request *q, const void *p, size_t len)
 	put(q, "\r\n", 2);
 }
 
-static void put_key(struct rds_request *q, const char *name, uint64_t n, int64_t indx)
+static void put_number(struct rds_request *q, uint64_t n, bool negative)
 {
-	char text[96];
-	int len;
+	char text[24];
+	char *end = text + sizeof(text), *p = decimal(end, negative ? -n : n);
 
-	if (indx >= 0)
-		len = snprintf(text, sizeof(text), "%s%s%" PRIu64 "_%" PRId64, q->r->prefix, name,
-			       n, indx);
-	else
-		len = snprintf(text, sizeof(text), "%s%s%" PRIu64, q->r->prefix, name, n);
-	put_word(q, text, (size_t)len);
+	if (negative)
+		*--p = '-';
+	put_word(q, p, (size_t)(end - p));
+}
+
+/* rest: what follows the name; it ends at `end`. */
+static void put_key(struct rds_request *q, const char *name, const char *rest, const char *end)
+{
+	size_t prefix = strlen(q->r->prefix), len = strlen(name);
+
+	put_count(q, '$', prefix + len + (size_t)(end - rest));
+	put(q, q->r->prefix, prefix);
+	put(q, name, len);
+	put(q, rest, (size_t)(end - rest));
+	put(q, "\r\n", 2);
 }
 
 void rds_words_v(struct rds_request *q, const char *fmt, va_list ap)
 {
-	char text[160];
+	char text[48];
+	char *end = text + sizeof(text), *rest;
 
 	for (; *fmt; fmt++) {
-		const void *p;
+		const char *p;
 		struct timespec t;
+		int64_t i;
 		uint64_t n;
 
 		switch (*fmt) {
@@ -166,27 +182,24 @@ void rds_words_v(struct rds_request *q, const char *fmt, va_list ap)
 			put_word(q, p, va_arg(ap, size_t));
 			break;
 		case 'i':
-			put_word(q, text,
-				 (size_t)snprintf(text, sizeof(text), "%" PRId64,
-						  va_arg(ap, int64_t)));
+			i = va_arg(ap, int64_t);
+			put_number(q, (uint64_t)i, i < 0);
 			break;
 		case 'u':
-			put_word(q, text,
-				 (size_t)snprintf(text, sizeof(text), "%" PRIu64,
-						  va_arg(ap, uint64_t)));
+			put_number(q, va_arg(ap, uint64_t), false);
 			break;
 		case 'k':
 			p = va_arg(ap, const char *);
-			put_key(q, p, va_arg(ap, uint64_t), -1);
+			put_key(q, p, decimal(end, va_arg(ap, uint64_t)), end);
 			break;
 		case 'c':
 			n = va_arg(ap, uint64_t);
-			put_key(q, "c", n, va_arg(ap, uint32_t));
+			rest = decimal(end, va_arg(ap, uint32_t));
+			*--rest = '_';
+			put_key(q, "c", decimal(rest, n), end);
 			break;
 		case 'K':
-			put_word(q, text,
-				 (size_t)snprintf(text, sizeof(text), "%s%s", q->r->prefix,
-						  va_arg(ap, const char *)));
+			put_key(q, va_arg(ap, const char *), text, text);
 			break;
 		case '8':
 			cfs_put_be64(text, va_arg(ap, uint64_t));

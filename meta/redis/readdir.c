@@ -4,9 +4,10 @@
  *
  * A hash has no stable order: growing and shrinking change it. So listings are in the order of
  * names. HSCAN reads the whole directory, and a window keeps the WINDOW smallest names behind the
- * cursor. The following pages come from the window. Each page looks its names up again: a removed
- * name is not delivered, and a name that leads to another inode has that inode's attributes. A
- * directory larger than a window is scanned once per window.
+ * cursor. The following pages come from the window. A page that is not delivered by the call that
+ * scanned looks its names up again: a removed name is not delivered, and a name that leads to
+ * another inode has that inode's attributes. A directory larger than a window is scanned once per
+ * window.
  *
  * A cursor is the number of the window and the last name. An evicted window is built again. A
  * number is reused only for a window built later, so a listing delivers each entry that exists
@@ -226,7 +227,9 @@ static int add_name(struct filling *f, const char *text, size_t len, const redis
 		return -ENOMEM;
 	n->len = (uint16_t)len;
 	memset(n->entry, 0, sizeof(n->entry));
-	memcpy(n->entry, entry->str, CFS_MIN(entry->len, sizeof(n->entry)));
+	/* A damaged entry stays 0: such an inode does not exist. */
+	if (entry->len == sizeof(n->entry))
+		memcpy(n->entry, entry->str, entry->len);
 	memcpy(n->text, text, len);
 	if (f->full) {
 		w->at_end = false;
@@ -318,7 +321,10 @@ struct listing {
 	void *arg;
 	unsigned number; /* of the window */
 	bool stopped;
+	bool fresh; /* this call has scanned the window */
 };
+
+enum { LOOK_UP = 1 }; /* of deliver(): the name may have changed since the scan */
 
 static int deliver(struct listing *l, const char *name, size_t len, const redisReply *entry,
 		   const redisReply *attr)
@@ -346,7 +352,11 @@ static int deliver(struct listing *l, const char *name, size_t len, const redisR
 		r = rds_attr_reply(attr, &d.entry.attr);
 		if (r)
 			return r;
+		if (l->fresh && !d.entry.attr.nlink)
+			return LOOK_UP;
 		rds_cache_name(rds_of(l->e), l->dir, name, len, &d.entry, attr);
+	} else if (l->fresh && attr) {
+		return LOOK_UP;
 	} else {
 		cfs_optimistic_name_remember(&rds_of(l->e)->optimistic, l->dir, name, len,
 					     d.entry.ino);
@@ -415,6 +425,8 @@ static void ask_part(const struct listing *l, struct rds_request *q, struct name
 		for (i = 0; i < n; i++)
 			rds_words(q, "k", "i", cfs_get_be64(v[i]->entry + 1));
 	}
+	if (l->fresh)
+		return;
 	rds_command_begin(q, 2 + n);
 	rds_words(q, "sk", "HMGET", "d", l->dir);
 	for (i = 0; i < n; i++)
@@ -424,22 +436,29 @@ static void ask_part(const struct listing *l, struct rds_request *q, struct name
 /*
  * Delivers the names [at, at + n) of the window, in one round trip of several commands, between
  * which the server may do other work. Names are read after the attributes: when the name still
- * leads to the inode of the scan, the attributes are those of a linked inode.
+ * leads to the inode of the scan, the attributes are those of a linked inode. Names that this call
+ * has scanned are delivered as the scan found them, as long as their inodes are linked.
  */
 static int deliver_page(struct listing *l, const struct window *w, size_t at, size_t n)
 {
 	struct name *const *v = w->v + at;
-	size_t i, step = l->attrs ? 2 : 1; /* replies of each part */
+	size_t i, step = l->attrs && !l->fresh ? 2 : 1; /* replies of each part */
 	const redisReply *attr = NULL, *entry;
 	struct rds_request q;
-	int r;
+	int r = 0;
 
 	rds_begin(&q, l->e);
 	for (i = 0; i < n; i += PART)
 		ask_part(l, &q, v + i, CFS_MIN(n - i, (size_t)PART));
-	r = rds_run(&q, l->ctx, CFS_META_OP_readdir);
+	if (l->attrs || !l->fresh)
+		r = rds_run(&q, l->ctx, CFS_META_OP_readdir);
 	for (i = 0; i < n && !r && !l->stopped; i++) {
-		entry = rds_element(q.reply[i / PART * step + step - 1], i % PART);
+		redisReply scanned = {.type = REDIS_REPLY_STRING,
+				      .str = (char *)v[i]->entry,
+				      .len = sizeof(v[i]->entry)};
+
+		entry = l->fresh ? &scanned
+				 : rds_element(q.reply[i / PART * step + step - 1], i % PART);
 		if (l->attrs)
 			attr = rds_element(q.reply[i / PART * step], i % PART);
 		if (l->attrs && rds_is_bytes(entry) && !same_entry(entry, v[i]))
@@ -448,7 +467,10 @@ static int deliver_page(struct listing *l, const struct window *w, size_t at, si
 			r = deliver(l, v[i]->text, v[i]->len, entry, attr);
 	}
 	rds_end(&q);
-	return r;
+	if (r != LOOK_UP)
+		return r;
+	l->fresh = false;
+	return deliver_page(l, w, at + i - 1, n - i + 1);
 }
 
 /* Delivers from the window. 1: the end of the directory; 0: the page is full or the window ends. */
@@ -526,6 +548,7 @@ static int make_window(struct listing *l, const char *name, size_t len, const re
 	}
 	sort_window(f.w);
 	l->number = store(rds_of(l->e)->windows, f.w);
+	l->fresh = !all;
 	*ret = f.w;
 	return 0;
 }

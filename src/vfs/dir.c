@@ -12,8 +12,7 @@
 #include "vfs-internal.h"
 
 #define N_DOTS	     2
-#define PAGE_ENTRIES 1000
-#define PAGE_MORE    4000 /* of later pages: each is a wait for the database */
+#define PAGE_ENTRIES 4000 /* each page is a wait for the database */
 #define PAGE_FEW     250  /* of a page that was dropped and is read again */
 #define MARKS	     64
 #define TAIL	     128
@@ -327,11 +326,8 @@ static int seek_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d
 	if (!d->loaded || index < d->first + d->page.n) {
 		dropped = d->loaded && !d->page.n_chunks;
 		first = find_position(d, index, &cursor);
-		r = load_page(v, ctx, d, first, &cursor,
-			      dropped ? PAGE_FEW
-			      : first ? PAGE_MORE
-				      : PAGE_ENTRIES,
-			      attrs, index);
+		r = load_page(v, ctx, d, first, &cursor, dropped ? PAGE_FEW : PAGE_ENTRIES, attrs,
+			      index);
 		if (r < 0)
 			return r;
 		if (first >= d->tail_first && index < d->tail_first + d->n_tail)
@@ -342,7 +338,7 @@ static int seek_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d
 			return 1;
 		cursor = d->end;
 		first = d->first + d->page.n;
-		r = load_page(v, ctx, d, first, &cursor, PAGE_MORE, attrs, index);
+		r = load_page(v, ctx, d, first, &cursor, PAGE_ENTRIES, attrs, index);
 		if (r < 0)
 			return r;
 	}

@@ -146,6 +146,27 @@ class CountingProxy(RelayingProxy):
         return count
 
 
+class PausingProxy(RelayingProxy):
+    """Calls `then`, once, before the server gets the request that follows one with `word`."""
+
+    def __init__(self, port, word, then):
+        self.word, self.then, self.called = word, then, False
+        super().__init__(port)
+
+    def relay(self):
+        seen = False
+
+        def pause(d, of_client):
+            nonlocal seen
+            if of_client and seen and not self.called:
+                self.called = True
+                self.then()
+            seen = seen or of_client and self.word in d
+            return d
+
+        return pause
+
+
 class RepeatingProxy(RelayingProxy):
     """Gives these cursors in turn, for ever, in the answers of one kind of scan."""
 

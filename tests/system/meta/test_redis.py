@@ -24,7 +24,14 @@ import servers
 from admin import DAMAGED, fsck, kinds
 from cachefs import BIN, SLOW, Volume, wait_until
 from network import SilentFirst
-from redisproxy import CountingProxy, CuttingProxy, DoublingProxy, ForgetfulProxy, RepeatingProxy
+from redisproxy import (
+    CountingProxy,
+    CuttingProxy,
+    DoublingProxy,
+    ForgetfulProxy,
+    PausingProxy,
+    RepeatingProxy,
+)
 from slowproxy import SlowProxy
 from syscalls import data, read, write
 from test_engines import suite
@@ -522,6 +529,28 @@ def test_directory_whose_names_are_given_twice(ws, db, volume):
         os.mknod(mnt / name)
     assert sorted(os.listdir(mnt)) == sorted(names)
     assert proxy.doubled
+
+
+def test_names_that_change_while_a_directory_is_listed(ws, db):
+    """Another mount changes them between the scan, which finds the names, and the request for attributes.
+    No name is listed with an inode that is gone."""
+    volume = Volume(ws, url=db.url, trash_days=0)
+    other = volume.mount()
+    for name in ["a-gone", "b-moved", "c-replaced"] + ["f%d" % i for i in range(1000)]:
+        os.mknod(other / name)
+    ino = os.lstat(other / "b-moved").st_ino
+
+    def change():
+        os.unlink(other / "a-gone")
+        os.rename(other / "b-moved", other / "c-replaced")
+
+    proxy = PausingProxy(db.server.port, b"HSCAN", change)
+    ws.cleanups.append(proxy.close)
+    volume.url = db.url.replace(":%d" % db.server.port, ":%d" % proxy.port)
+    seen = {e.name: e.inode() for e in os.scandir(volume.mount())}
+    assert proxy.called
+    assert len(seen) == 1001 and seen["c-replaced"] == ino
+    assert not {"a-gone", "b-moved"} & seen.keys()
 
 
 def test_timeout_of_one_request_leaves_the_others_alone(ws):

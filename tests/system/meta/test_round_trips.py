@@ -31,7 +31,7 @@ BUDGET = {
     ),
     "redis": dict(
         lookup=1, getattr=1, open=1, readlink=1, getxattr=1, create=1, mkdir=1, symlink=1,
-        link=1, unlink=1, rmdir=1, rename=1, write=1, readdir=2, chown=1,
+        link=1, unlink=1, rmdir=1, rename=1, write=1, readdir=3, chown=1,
     ),
 }  # fmt: skip
 BUDGET["mysql-multi"] = BUDGET["mysql"]
@@ -364,7 +364,7 @@ def test_readdir(engine, top):
     os.mkdir(many)
     for i in range(3000):
         new_file("%s/entry%04d" % (many, i))
-    budget = 2 * engine.budget["readdir"]  # 1 000 of them, then the rest
+    budget = engine.budget["readdir"]
     budget += engine.budget is BUDGET["mysql"]  # the statement is prepared
     turns = []
     while len(turns) < 3 and (not turns or turns[-1] > budget):

@@ -88,8 +88,12 @@ def test_position_within_a_reply_while_names_go(ws, engine):
     seen = []
     while len(seen) < 1200:
         reply = entries(first)
-        assert entries(second) == reply
         seen += [name for name, _ in reply]
+    same = []
+    while len(same) < len(seen):
+        same += entries(second)
+    assert [name for name, _ in same[: len(seen)]] == seen
+    os.lseek(second, same[len(seen) - 1][1], os.SEEK_SET)
     middle = len(reply) // 2
     at = len(seen) - len(reply) + middle
     others = []

@@ -16,10 +16,17 @@
 #define ACCEPT_BATCH 64
 #define RX_BYTES     (16u << 10) /* requests that are read at a time */
 #define SLOW_TICK_MS 250
+#define REFUSED_MS   10000 /* between two warnings */
 
 static struct cfs_server *server_of(struct cfs_conn *c)
 {
 	return (struct cfs_server *)c; /* its first member */
+}
+
+static void end_unauthenticated(struct cfs_server *sc)
+{
+	LIST_REMOVE(sc, unauthenticated);
+	sc->c.t->n_unauthenticated--;
 }
 
 /* --- requests --- */
@@ -190,7 +197,7 @@ static void conn_ready(struct cfs_conn *c)
 	int r;
 
 	sc->authenticated = true;
-	t->n_unauthenticated--;
+	end_unauthenticated(sc);
 	atomic_fetch_add(&t->served.conns[c->link.ops->transport], 1);
 	if (t->draining) {
 		f = (struct cfs_frame){.type = CFS_FRAME_REFUSE, .status = CFS_STATUS_LEAVING};
@@ -206,6 +213,24 @@ static void conn_ready(struct cfs_conn *c)
 		cfs_conn_want_in(c);
 }
 
+/* Strangers may connect as often as they like, so warnings are rare. */
+static void log_refusal(struct cfs_transport *t, const struct cfs_server *sc, int err, bool warns)
+{
+	char from[CFS_ADDRESS_MAX];
+
+	cfs_address_format((const struct sockaddr *)&sc->from, from);
+	t->refused += warns;
+	if (warns && t->refused_ms && t->loop.now_ms - t->refused_ms < REFUSED_MS)
+		warns = false;
+	cfs_log(warns ? CFS_LOG_WARN : CFS_LOG_DEBUG,
+		"peer connection refused: address=%s error=%s%s count=%u", from, cfs_errname(err),
+		err == -EPROTOTYPE ? " (no TLS)" : "", t->refused);
+	if (!warns)
+		return;
+	t->refused = 0;
+	t->refused_ms = t->loop.now_ms;
+}
+
 static void conn_closed(struct cfs_conn *c, int err)
 {
 	struct cfs_server *sc = server_of(c);
@@ -217,17 +242,11 @@ static void conn_closed(struct cfs_conn *c, int err)
 	if (sc->authenticated) {
 		atomic_fetch_sub(&t->served.conns[c->link.ops->transport], 1);
 	} else {
-		char from[CFS_ADDRESS_MAX];
-
-		t->n_unauthenticated--;
+		end_unauthenticated(sc);
 		if (kind != CFS_PEER_E_AUTH)
 			kind = CFS_PEER_E_PROTOCOL;
 		cfs_counters_error(&t->served, kind);
-		cfs_address_format((struct sockaddr *)&sc->from, from);
-		cfs_log(kind == CFS_PEER_E_AUTH || err == -EPROTOTYPE ? CFS_LOG_WARN
-								      : CFS_LOG_DEBUG,
-			"peer connection refused: address=%s error=%s%s", from, cfs_errname(err),
-			err == -EPROTOTYPE ? " (no TLS)" : "");
+		log_refusal(t, sc, err, kind == CFS_PEER_E_AUTH || err == -EPROTOTYPE);
 	}
 	cfs_session_closed(&sc->session);
 	cfs_answer_drop(sc);
@@ -261,18 +280,15 @@ static bool same_address(const struct sockaddr_storage *a, const struct sockaddr
 
 static bool is_one_too_many(struct cfs_transport *t, const struct sockaddr_storage *from)
 {
-	struct cfs_conn *c;
+	const struct cfs_server *sc;
 	unsigned n = 0;
 
 	if (t->n_served >= t->conf.max_conns || t->n_unauthenticated >= t->conf.max_unauthenticated)
 		return true;
 	if (t->n_unauthenticated < t->conf.max_unauthenticated_per_addr)
 		return false;
-	LIST_FOREACH(c, &t->conns, all)
-	{
-		if (c->ops == &server_ops && !server_of(c)->authenticated)
-			n += same_address(&server_of(c)->from, from);
-	}
+	LIST_FOREACH(sc, &t->unauthenticated, unauthenticated)
+	n += same_address(&sc->from, from);
 	return n >= t->conf.max_unauthenticated_per_addr;
 }
 
@@ -302,6 +318,7 @@ static int accept_one(struct cfs_transport *t)
 	cfs_session_init(&sc->session, t, &session_ops);
 	t->n_served++;
 	t->n_unauthenticated++;
+	LIST_INSERT_HEAD(&t->unauthenticated, sc, unauthenticated);
 	cfs_conn_init(&sc->c, t, &server_ops);
 	r = cfs_conn_authenticate(&sc->c, 0);
 	if (r < 0)

@@ -181,8 +181,9 @@ struct cfs_server {
 	struct cfs_session session;
 	struct sockaddr_storage from;
 	bool authenticated, leaving;
-	struct cfs_granter_conn *granter; /* onesided.c */
-	uint64_t progress_ms;		  /* cfs_loop_ran_ms() */
+	LIST_ENTRY(cfs_server) unauthenticated; /* t->unauthenticated */
+	struct cfs_granter_conn *granter;	/* onesided.c */
+	uint64_t progress_ms;			/* cfs_loop_ran_ms() */
 	struct cfs_out *out_first, **out_last;
 	struct cfs_out *out_open; /* the last one, when small frames may be added */
 	uint32_t copied;	  /* bytes in elements with data */
@@ -294,7 +295,10 @@ struct cfs_transport {
 
 	LIST_HEAD(, cfs_conn) conns;
 	struct cfs_conn *more, **more_last;
+	LIST_HEAD(, cfs_server) unauthenticated;
 	unsigned n_served, n_unauthenticated;
+	unsigned refused;		  /* connections since the last warning about one, */
+	uint64_t refused_ms;		  /* which was logged then; 0: never */
 	LIST_HEAD(, cfs_served) workings; /* with working_until */
 	uint64_t slow_tick_ms;
 

@@ -117,6 +117,49 @@ static void test_owner_survives_garbage(void **state)
 	owner_part(p, t, &o);
 }
 
+static unsigned warnings(const char *path)
+{
+	FILE *f = fopen(path, "re");
+	char line[512];
+	unsigned n = 0;
+
+	assert_non_null(f);
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, "peer connection refused") != NULL;
+	fclose(f);
+	return n;
+}
+
+/* A stranger who connects again and again fills the log's disk. */
+static void test_strangers_do_not_fill_the_log(void **state)
+{
+	static const struct cfs_handshake_keys wrong = {.key = {"wrong"}, .n = 1};
+	char path[] = "/tmp/cachefs-test.log.XXXXXX";
+	struct cfs_peer_stats st;
+	struct owner o;
+	unsigned i;
+	int fd, r;
+
+	(void)state;
+	fd = mkstemp(path);
+	assert_true(fd >= 0);
+	close(fd);
+	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_WARN);
+	assert_int_equal(cfs_log_file(path), 0);
+	owner_open(&o, BLOCK);
+	for (i = 0; i < 50; i++) {
+		fd = raw_client(&o, &wrong, &r);
+		assert_int_equal(r, -EACCES);
+		assert_true(raw_is_closed(fd));
+		close(fd);
+	}
+	WAIT_FOR((cfs_transport_stats(o.t, NULL, &st), st.errors[CFS_PEER_E_AUTH] == 50));
+	assert_in_range(warnings(path), 1, 5);
+	owner_close(&o);
+	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_ERR);
+	unlink(path);
+}
+
 /* Half a hello, half a request, then silence: others are served, the handshake has its deadline. */
 static void test_owner_survives_silence(void **state)
 {
@@ -807,6 +850,7 @@ int main(void)
 		cmocka_unit_test(test_answer_is_owed_at_the_end),
 		cmocka_unit_test(test_release_at_the_end),
 		cmocka_unit_test(test_idle_connections),
+		cmocka_unit_test(test_strangers_do_not_fill_the_log), /* last: it moves the log */
 	};
 
 	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_ERR);

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "file.h"
 
 struct walk {
@@ -48,15 +49,8 @@ static int add_name(struct names *names, const char *name, bool is_dir)
 	size_t len = strlen(name);
 	char *copy;
 
-	if (names->n == names->cap) {
-		size_t cap = names->cap ? names->cap * 2 : 64;
-		char **v = reallocarray(names->v, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		names->v = v;
-		names->cap = cap;
-	}
+	if (CFS_ARRAY_ROOM(names->v, names->n, names->cap) < 0)
+		return -ENOMEM;
 	copy = malloc(len + 2);
 	if (!copy)
 		return -ENOMEM;

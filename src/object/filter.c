@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The calls that filters pass on, and copies between pieces of memory. */
 #include "filter.h"
 
 #include <string.h>

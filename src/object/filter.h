@@ -26,8 +26,4 @@ int cfs_filter_sync(struct cfs_object_store *o, cfs_deadline_t deadline);
 int cfs_filter_create(struct cfs_object_store *o, cfs_deadline_t deadline);
 int cfs_filter_adopt(struct cfs_object_store *o, const struct cfs_object_conf *conf);
 
-/* Copies as much of src as fits; returns how much. */
-size_t cfs_iov_scatter(const struct iovec *dst, int n_dst, const uint8_t *src, size_t len);
-void cfs_iov_gather(const struct iovec *src, int n_src, uint8_t *dst);
-
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Limits of the bytes per second in each direction, over all threads: a token bucket. Time pays for
- * bytes. A transfer starts when all bytes admitted before it are paid for, and its call returns when
- * its own bytes are, so at most one object is ahead of the limit. An idle bucket saves up to BURST_S.
- * A changed limit applies at once, also to waiting calls.
+ * Limits of the bytes per second in each direction, over all threads. Each limit is a token bucket,
+ * whose tokens pay for bytes. A transfer starts when all bytes admitted before it are paid for. Its
+ * call returns when its own bytes are, so at most one object is ahead of the limit. An idle bucket
+ * saves the tokens of BURST_S. A changed limit applies at once, also to waiting calls.
  */
 #include <errno.h>
 #include <pthread.h>

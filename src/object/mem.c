@@ -43,16 +43,11 @@ struct mem_store {
 static pthread_mutex_t spaces_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct space *spaces;
 
-/* FNV-1a. */
 static struct object **find_place(struct space *sp, const char *key)
 {
-	uint32_t h = 2166136261u;
 	struct object **at;
-	const char *p;
 
-	for (p = key; *p; p++)
-		h = (h ^ (uint8_t)*p) * 16777619u;
-	for (at = &sp->hash[h % N_BUCKETS]; *at; at = &(*at)->next) {
+	for (at = &sp->hash[cfs_object_key_hash(key) % N_BUCKETS]; *at; at = &(*at)->next) {
 		if (strcmp((*at)->key, key) == 0)
 			break;
 	}
@@ -70,20 +65,16 @@ static ssize_t mem_get_nowait(struct cfs_object_store *base, const char *key, ui
 {
 	struct space *sp = ((struct mem_store *)base)->space;
 	struct object *obj;
-	size_t done = 0;
-	int i;
+	ssize_t n = 0;
 
 	pthread_rwlock_rdlock(&sp->lock);
 	obj = *find_place(sp, key);
-	for (i = 0; obj && i < n_dst && off + done < obj->size; i++) {
-		size_t n = CFS_MIN(dst[i].iov_len, obj->size - off - done);
-
-		if (n)
-			memcpy(dst[i].iov_base, obj->data + off + done, n);
-		done += n;
-	}
+	if (!obj)
+		n = -ENOENT;
+	else if (off < obj->size)
+		n = (ssize_t)cfs_iov_scatter(dst, n_dst, obj->data + off, obj->size - off);
 	pthread_rwlock_unlock(&sp->lock);
-	return obj ? (ssize_t)done : -ENOENT;
+	return n;
 }
 
 static ssize_t mem_get(struct cfs_object_store *base, const char *key, uint64_t off,
@@ -96,10 +87,10 @@ static int mem_put(struct cfs_object_store *base, const char *key, const struct 
 		   int n_src, unsigned tier, cfs_deadline_t deadline)
 {
 	struct space *sp = ((struct mem_store *)base)->space;
-	size_t len = cfs_iov_len(src, n_src), at = 0;
+	size_t len = cfs_iov_len(src, n_src);
 	struct object *obj, *old, **place;
 	uint64_t used;
-	int i, r = 0;
+	int r = 0;
 
 	obj = malloc(sizeof(*obj) + len);
 	if (!obj)
@@ -109,11 +100,7 @@ static int mem_put(struct cfs_object_store *base, const char *key, const struct 
 		free(obj);
 		return -ENOMEM;
 	}
-	for (i = 0; i < n_src; i++) {
-		memcpy(obj->data + at, src[i].iov_base, src[i].iov_len);
-		at += src[i].iov_len;
-	}
-
+	cfs_iov_gather(src, n_src, obj->data);
 	pthread_rwlock_wrlock(&sp->lock);
 	place = find_place(sp, key);
 	old = *place;

@@ -12,7 +12,7 @@
 static const struct {
 	const char *name;
 	cfs_object_open_fn open;
-	const char *module; /* has it, instead */
+	const char *module; /* has the store, in place of the program */
 } storages[] = {
 	{"file", .open = cfs_object_open_file},
 	{"mem", .open = cfs_object_open_mem},

@@ -222,80 +222,62 @@ static bool should_retry(struct cfs_object_store *o, struct attempt *a, int err,
 	return false;
 }
 
+/* Makes a call of the inner store, and repeats it as long as that may help. Yields its result. */
+#define REPEAT(o, a, call)                                                                         \
+	({                                                                                         \
+		ssize_t r_;                                                                        \
+                                                                                                   \
+		begin(a);                                                                          \
+		do {                                                                               \
+			r_ = (call);                                                               \
+		} while (r_ < 0 && should_retry(o, a, (int)r_, true));                             \
+		end(a, r_);                                                                        \
+	})
+
 static ssize_t retry_get(struct cfs_object_store *o, const char *key, uint64_t off,
 			 const struct iovec *dst, int n_dst, cfs_deadline_t deadline)
 {
 	struct attempt a = {to_retry(o), "get", key, deadline};
-	ssize_t n;
 
-	begin(&a);
-	do {
-		n = inner(o)->ops->get(inner(o), key, off, dst, n_dst, deadline);
-	} while (n < 0 && should_retry(o, &a, (int)n, true));
-	return end(&a, n);
+	return REPEAT(o, &a, inner(o)->ops->get(inner(o), key, off, dst, n_dst, deadline));
 }
 
 static int retry_put(struct cfs_object_store *o, const char *key, const struct iovec *src,
 		     int n_src, unsigned tier, cfs_deadline_t deadline)
 {
 	struct attempt a = {to_retry(o), "put", key, deadline};
-	int r;
 
-	begin(&a);
-	do {
-		r = inner(o)->ops->put(inner(o), key, src, n_src, tier, deadline);
-	} while (r < 0 && should_retry(o, &a, r, true));
-	return (int)end(&a, r);
+	return (int)REPEAT(o, &a, inner(o)->ops->put(inner(o), key, src, n_src, tier, deadline));
 }
 
 static int retry_del(struct cfs_object_store *o, const char *key, cfs_deadline_t deadline)
 {
 	struct attempt a = {to_retry(o), "delete", key, deadline};
-	int r;
 
-	begin(&a);
-	do {
-		r = inner(o)->ops->del(inner(o), key, deadline);
-	} while (r < 0 && should_retry(o, &a, r, true));
-	return (int)end(&a, r);
+	return (int)REPEAT(o, &a, inner(o)->ops->del(inner(o), key, deadline));
 }
 
 static int retry_del_many(struct cfs_object_store *o, const char *const *keys, size_t n,
 			  cfs_deadline_t deadline)
 {
 	struct attempt a = {to_retry(o), "delete", keys[0], deadline};
-	int r;
 
-	begin(&a);
-	do {
-		r = inner(o)->ops->del_many(inner(o), keys, n, deadline);
-	} while (r < 0 && should_retry(o, &a, r, true));
-	return (int)end(&a, r);
+	return (int)REPEAT(o, &a, inner(o)->ops->del_many(inner(o), keys, n, deadline));
 }
 
 static int retry_head(struct cfs_object_store *o, const char *key, struct cfs_object_info *ret,
 		      cfs_deadline_t deadline)
 {
 	struct attempt a = {to_retry(o), "head", key, deadline};
-	int r;
 
-	begin(&a);
-	do {
-		r = inner(o)->ops->head(inner(o), key, ret, deadline);
-	} while (r < 0 && should_retry(o, &a, r, true));
-	return (int)end(&a, r);
+	return (int)REPEAT(o, &a, inner(o)->ops->head(inner(o), key, ret, deadline));
 }
 
 static int retry_create(struct cfs_object_store *o, cfs_deadline_t deadline)
 {
 	struct attempt a = {to_retry(o), "create", "", deadline};
-	int r;
 
-	begin(&a);
-	do {
-		r = inner(o)->ops->create(inner(o), deadline);
-	} while (r < 0 && should_retry(o, &a, r, true));
-	return (int)end(&a, r);
+	return (int)REPEAT(o, &a, inner(o)->ops->create(inner(o), deadline));
 }
 
 struct listing {

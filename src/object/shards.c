@@ -22,14 +22,9 @@ struct shards {
 	struct cfs_object_store *v[];
 };
 
-/* FNV-1a. */
 static unsigned shard_of(const struct shards *s, const char *key)
 {
-	uint32_t h = 2166136261u;
-
-	for (; *key; key++)
-		h = (h ^ (uint8_t)*key) * 16777619u;
-	return h % s->n;
+	return cfs_object_key_hash(key) % s->n;
 }
 
 static struct cfs_object_store *store_of(struct cfs_object_store *o, const char *key)

@@ -32,8 +32,7 @@ static int hex_digit(char c)
 	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* -EINVAL for a broken escape or an encoded NUL. */
-static int decode(const char *s, size_t len, bool plus_is_space, char **ret)
+int cfs_url_decode(const char *s, size_t len, bool plus_is_space, char **ret)
 {
 	char *out = malloc(len + 1), *to = out;
 	const char *end = s + len;
@@ -67,7 +66,7 @@ static int decode_piece(const char *s, size_t len, const char *why, char **ret, 
 
 	if (!len)
 		return 0;
-	r = decode(s, len, false, ret);
+	r = cfs_url_decode(s, len, false, ret);
 	if (r == -ENOMEM)
 		return no_memory(err);
 	return r < 0 ? fail(err, why) : 0;
@@ -92,10 +91,10 @@ static int parse_query_item(const char *s, size_t len, struct cfs_url_query *q, 
 	size_t key_len = eq ? (size_t)(eq - s) : len;
 	int r;
 
-	r = decode(s, key_len, true, &q->key);
+	r = cfs_url_decode(s, key_len, true, &q->key);
 	if (r == 0) {
-		r = eq ? decode(eq + 1, len - key_len - 1, true, &q->value)
-		       : decode("", 0, false, &q->value);
+		r = eq ? cfs_url_decode(eq + 1, len - key_len - 1, true, &q->value)
+		       : cfs_url_decode("", 0, false, &q->value);
 		if (r < 0) {
 			free(q->key);
 			q->key = NULL;
@@ -277,7 +276,7 @@ static int parse_mysql_password(const char *s, size_t len, struct cfs_url *u, ch
 	for (i = 0; i < len; i++)
 		if (!isalnum((unsigned char)s[i]) && !strchr("-._~!$&'()*+,;=:%@", s[i]))
 			return copy_piece(s, len, &u->password, err);
-	r = decode(s, len, false, &u->password);
+	r = cfs_url_decode(s, len, false, &u->password);
 	if (r == -EINVAL)
 		return copy_piece(s, len, &u->password, err);
 	return r < 0 ? no_memory(err) : 0;
@@ -474,7 +473,7 @@ static bool is_secret_key(const char *s, size_t len)
 	size_t i;
 
 	/* Text that cannot be parsed is not shown. */
-	if (decode(s, len, true, &key) < 0)
+	if (cfs_url_decode(s, len, true, &key) < 0)
 		return true;
 	for (i = 0; i < CFS_ARRAY_SIZE(words); i++)
 		if (strcasestr(key, words[i]))

@@ -30,6 +30,11 @@ void cfs_url_free(struct cfs_url *url);
 /* NULL when absent. The pointer lives as long as the url. */
 const char *cfs_url_option(const struct cfs_url *url, const char *key);
 
+/*
+ * Decodes %XX, and '+' for a space. *ret is malloc'ed. -EINVAL: a broken escape, or an encoded NUL.
+ */
+int cfs_url_decode(const char *text, size_t len, bool plus_is_space, char **ret);
+
 /* The text with every password and secret query value replaced by "****"; always terminated. */
 void cfs_url_mask(const char *text, char *buf, size_t size);
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Kept connections, and how many there may be. */
 #include "http-internal.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* One request and its response. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,21 +16,11 @@
 size_t cfs_http_send_body(char *buf, size_t size, size_t n, void *arg)
 {
 	struct cfs_http_connection *c = arg;
-	size_t room = size * n, done = 0;
+	size_t room = size * n, done = 0, part;
+	char *from;
 
-	while (done < room && c->i_src < c->req->n_src) {
-		const struct iovec *iov = &c->req->src[c->i_src];
-		size_t part = CFS_MIN(room - done, iov->iov_len - c->src_done);
-
-		if (part)
-			memcpy(buf + done, (char *)iov->iov_base + c->src_done, part);
-		done += part;
-		c->src_done += part;
-		if (c->src_done == iov->iov_len) {
-			c->i_src++;
-			c->src_done = 0;
-		}
-	}
+	for (; done < room && (part = cfs_iov_next(&c->src, room - done, &from)) > 0; done += part)
+		memcpy(buf + done, from, part);
 	return done;
 }
 
@@ -40,28 +31,17 @@ int cfs_http_seek_body(void *arg, curl_off_t off, int origin)
 
 	if (origin != SEEK_SET || off != 0)
 		return CURL_SEEKFUNC_CANTSEEK;
-	c->i_src = 0;
-	c->src_done = 0;
+	c->src = (struct cfs_iov_cursor){.v = c->req->src, .n = c->req->n_src};
 	return CURL_SEEKFUNC_OK;
 }
 
 static void fill_dst(struct cfs_http_connection *c, const char *data, size_t len)
 {
-	size_t done = 0;
+	size_t done = 0, part;
+	char *to;
 
-	while (done < len && c->i_dst < c->req->n_dst) {
-		const struct iovec *iov = &c->req->dst[c->i_dst];
-		size_t part = CFS_MIN(len - done, iov->iov_len - c->dst_done);
-
-		if (part)
-			memcpy((char *)iov->iov_base + c->dst_done, data + done, part);
-		done += part;
-		c->dst_done += part;
-		if (c->dst_done == iov->iov_len) {
-			c->i_dst++;
-			c->dst_done = 0;
-		}
-	}
+	for (; done < len && (part = cfs_iov_next(&c->dst, len - done, &to)) > 0; done += part)
+		memcpy(to, data + done, part);
 	c->resp->received += done;
 	c->full = done < len;
 }
@@ -266,8 +246,8 @@ int cfs_http_run(struct cfs_http *h, const struct cfs_http_request *req,
 	if (r == 0) {
 		c->req = req;
 		c->resp = ret;
-		c->i_src = c->i_dst = 0;
-		c->src_done = c->dst_done = 0;
+		c->src = (struct cfs_iov_cursor){.v = req->src, .n = req->n_src};
+		c->dst = (struct cfs_iov_cursor){.v = req->dst, .n = req->n_dst};
 		c->skip = req->dst_off;
 		c->sink_err = 0;
 		c->full = false;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The last failure of each thread, for the retry layer. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>

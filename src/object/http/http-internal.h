@@ -18,8 +18,7 @@ struct cfs_http_connection {
 	/* Of the request under way. */
 	const struct cfs_http_request *req;
 	struct cfs_http_response *resp;
-	int i_src, i_dst; /* current piece, and how much of it is done */
-	size_t src_done, dst_done;
+	struct cfs_iov_cursor src, dst; /* what is not sent yet, and not filled */
 	uint64_t skip;
 	int sink_err;
 	bool full; /* dst is, and the rest is not wanted */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Headers of responses, and what statuses mean. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -27,39 +27,22 @@
 #define SEGMENTS_MAX 128		   /* servers keep 2 KB of user metadata */
 #define DIGITS	     8
 
-/* Bytes of an iovec in their order. */
-struct reader {
-	const struct iovec *iov;
-	int n;
-	size_t done; /* of the first piece */
-};
-
 /* The CRC of the next len bytes; fewer when there are no more. */
-static uint32_t crc_next(struct reader *rd, uint64_t len, uint32_t crc)
+static uint32_t crc_next(struct cfs_iov_cursor *at, uint64_t len, uint32_t crc)
 {
 	size_t part;
+	char *p;
 
-	while (len && rd->n) {
-		part = (size_t)CFS_MIN(len, (uint64_t)(rd->iov->iov_len - rd->done));
-		if (part)
-			crc = crc32_iscsi((unsigned char *)rd->iov->iov_base + rd->done, (int)part,
-					  crc);
-		len -= part;
-		rd->done += part;
-		if (rd->done == rd->iov->iov_len) {
-			rd->iov++;
-			rd->n--;
-			rd->done = 0;
-		}
-	}
+	for (; len && (part = cfs_iov_next(at, len, &p)) > 0; len -= part)
+		crc = crc32_iscsi((unsigned char *)p, (int)part, crc);
 	return crc;
 }
 
 uint32_t cfs_s3_crc(const struct iovec *iov, int n, uint64_t len)
 {
-	struct reader rd = {iov, n, 0};
+	struct cfs_iov_cursor at = {iov, n, 0};
 
-	return ~crc_next(&rd, len, ~0u);
+	return ~crc_next(&at, len, ~0u);
 }
 
 /* The start value of the CRC of a segment of this object. */
@@ -74,7 +57,7 @@ static uint32_t seed_of(const char *key)
 void cfs_s3_table_make(const char *key, const struct iovec *iov, int n, char ret[CFS_S3_TABLE_MAX])
 {
 	uint64_t len = cfs_iov_len(iov, n), segment = SEGMENT_MIN, off;
-	struct reader rd = {iov, n, 0};
+	struct cfs_iov_cursor from = {iov, n, 0};
 	uint32_t seed = seed_of(key);
 	int at;
 
@@ -83,7 +66,7 @@ void cfs_s3_table_make(const char *key, const struct iovec *iov, int n, char ret
 	at = snprintf(ret, CFS_S3_TABLE_MAX, "%lu:", segment);
 	for (off = 0; off < len; off += segment)
 		at += snprintf(ret + at, CFS_S3_TABLE_MAX - (size_t)at, "%08x",
-			       ~crc_next(&rd, segment, seed));
+			       ~crc_next(&from, segment, seed));
 }
 
 /* False: it is malformed, or belongs to an object of another length. */
@@ -108,7 +91,7 @@ static enum cfs_s3_verdict judge_table(const char *key, const struct cfs_s3_resp
 				       const struct iovec *iov, int n, uint64_t off, uint64_t total)
 {
 	uint64_t segment, part, end = off + resp->http.received;
-	struct reader rd = {iov, n, 0};
+	struct cfs_iov_cursor at = {iov, n, 0};
 	uint32_t seed = seed_of(key), said;
 	const char *digits;
 	char hex[DIGITS + 1];
@@ -121,7 +104,7 @@ static enum cfs_s3_verdict judge_table(const char *key, const struct cfs_s3_resp
 		part = CFS_MIN(segment, end - off);
 		snprintf(hex, sizeof(hex), "%.*s", DIGITS, digits + off / segment * DIGITS);
 		said = (uint32_t)strtoul(hex, NULL, 16);
-		if (~crc_next(&rd, part, seed) != said)
+		if (~crc_next(&at, part, seed) != said)
 			return CFS_S3_DAMAGED;
 	}
 	return CFS_S3_COVERED;

@@ -39,21 +39,15 @@ static size_t aws_prefix_len(const char *host)
 	return 0;
 }
 
-static const char *env(const char *name)
-{
-	const char *value = getenv(name);
-
-	return value && *value ? value : NULL;
-}
-
 static const char *fallback_region(const char *storage, const char *asked)
 {
 	const char *region = asked && *asked ? asked : NULL;
 
 	if (!region && strcmp(storage, "minio") == 0)
-		region = env("MINIO_REGION");
+		region = cfs_s3_env("MINIO_REGION");
 	else if (!region)
-		region = env("AWS_REGION") ? env("AWS_REGION") : env("AWS_DEFAULT_REGION");
+		region = cfs_s3_env("AWS_REGION") ? cfs_s3_env("AWS_REGION")
+						  : cfs_s3_env("AWS_DEFAULT_REGION");
 	return region ? region : DEFAULT_REGION;
 }
 
@@ -169,7 +163,7 @@ static int parse_aws(struct cfs_s3_endpoint *e, const struct cfs_url *u, const c
 static int parse_other(struct cfs_s3_endpoint *e, const struct cfs_url *u, const char *text,
 		       bool minio, char err[CFS_OBJECT_ERRLEN])
 {
-	bool vhost = !minio && env("JFS_S3_VHOST_STYLE");
+	bool vhost = !minio && cfs_s3_env("JFS_S3_VHOST_STYLE");
 	const char *dot = strchr(u->hosts, '.');
 	int r;
 

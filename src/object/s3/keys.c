@@ -22,13 +22,6 @@
 #define SERVICE_ANSWER_MAX 16384
 #define SERVICE_TRIES	   2
 
-static const char *env(const char *name)
-{
-	const char *value = getenv(name);
-
-	return value && *value ? value : NULL;
-}
-
 /* ---- profile ---- */
 
 struct profile {
@@ -104,7 +97,7 @@ static void read_profile(const char *path, const char *name, struct profile *p)
 static void read_profile_file(const char *variable, const char *file, const char *name,
 			      struct profile *p)
 {
-	const char *path = env(variable), *home = env("HOME");
+	const char *path = cfs_s3_env(variable), *home = cfs_s3_env("HOME");
 	cfs_auto_free char *in_home = NULL;
 
 	if (!path && home && asprintf(&in_home, "%s/.aws/%s", home, file) >= 0)
@@ -115,7 +108,7 @@ static void read_profile_file(const char *variable, const char *file, const char
 
 int cfs_s3_keys_from_profile(struct cfs_s3_keys **ret)
 {
-	const char *name = env("AWS_PROFILE") ? env("AWS_PROFILE") : "default";
+	const char *name = cfs_s3_env("AWS_PROFILE") ? cfs_s3_env("AWS_PROFILE") : "default";
 	struct profile p = {0};
 	int r = -ENOENT;
 
@@ -196,9 +189,10 @@ static int parse_role(const char *text, struct cfs_s3_keys **ret)
 
 static int from_container(struct service *s, struct cfs_s3_keys **ret)
 {
-	const char *relative = env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
-	const char *full = env("AWS_CONTAINER_CREDENTIALS_FULL_URI");
-	struct cfs_http_header token = {"Authorization", env("AWS_CONTAINER_AUTHORIZATION_TOKEN")};
+	const char *relative = cfs_s3_env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+	const char *full = cfs_s3_env("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+	struct cfs_http_header token = {"Authorization",
+					cfs_s3_env("AWS_CONTAINER_AUTHORIZATION_TOKEN")};
 	cfs_auto_free char *url = NULL;
 	int r;
 
@@ -214,12 +208,12 @@ static int from_imds(struct service *s, struct cfs_s3_keys **ret)
 {
 	static const struct cfs_http_header lifetime = {"X-aws-ec2-metadata-token-ttl-seconds",
 							TOKEN_TTL_S};
-	const char *base = env("AWS_EC2_METADATA_SERVICE_ENDPOINT"), *off;
+	const char *base = cfs_s3_env("AWS_EC2_METADATA_SERVICE_ENDPOINT"), *off;
 	cfs_auto_free char *url = NULL, *token_text = NULL, *role_url = NULL;
 	struct cfs_http_header token = {"X-aws-ec2-metadata-token", NULL};
 	int r;
 
-	off = env("AWS_EC2_METADATA_DISABLED");
+	off = cfs_s3_env("AWS_EC2_METADATA_DISABLED");
 	if (off && strcmp(off, "true") == 0)
 		return -ENOENT;
 	base = base ? base : IMDS;

@@ -11,7 +11,9 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
+#include "base/text/url.h"
 #include "s3.h"
 
 #define PAGE_KEYS "1000"
@@ -163,18 +165,11 @@ static void free_page(struct page *p)
 
 static int add_entry(struct page *p)
 {
-	struct entry *v;
-
 	/* Without a time it would look old to gc, without a size incomplete to fsck. */
 	if (!p->now.key || !p->now.has_size || !p->now.has_time)
 		return -EPROTO;
-	if (p->n == p->cap) {
-		p->cap = p->cap ? 2 * p->cap : 256;
-		v = reallocarray(p->v, p->cap, sizeof(*v));
-		if (!v)
-			return -ENOMEM;
-		p->v = v;
-	}
+	if (CFS_ARRAY_ROOM(p->v, p->n, p->cap) < 0)
+		return -ENOMEM;
 	p->v[p->n++] = p->now;
 	p->now = (struct entry){0};
 	return 0;
@@ -238,33 +233,15 @@ static int list_element(void *arg, const char *parent, const char *name, char *t
 	return 0;
 }
 
-static int hex_digit(char c)
+static int decode_key(char **key)
 {
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	c = (char)tolower((unsigned char)c);
-	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
+	char *decoded;
+	int r = cfs_url_decode(*key, strlen(*key), true, &decoded);
 
-/* In place. */
-static int decode_key(char *key)
-{
-	char *to = key;
-	int high, low;
-
-	for (; *key; key++) {
-		if (*key == '%') {
-			high = hex_digit(key[1]);
-			low = high >= 0 ? hex_digit(key[2]) : -1;
-			if (low < 0 || high + low == 0)
-				return -EPROTO;
-			*to++ = (char)(high * 16 + low);
-			key += 2;
-		} else {
-			*to++ = *key == '+' ? ' ' : *key;
-		}
-	}
-	*to = '\0';
+	if (r < 0)
+		return r == -EINVAL ? -EPROTO : r;
+	free(*key);
+	*key = decoded;
 	return 0;
 }
 
@@ -276,7 +253,7 @@ static int check_page(struct page *p)
 	if (!p->has_truncated || (p->truncated && (!p->token || !*p->token)))
 		return -EPROTO;
 	for (i = 0; p->encoded && i < p->n && r == 0; i++)
-		r = decode_key(p->v[i].key);
+		r = decode_key(&p->v[i].key);
 	return r;
 }
 

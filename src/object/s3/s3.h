@@ -16,9 +16,18 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "object/http/http.h"
+
+/* A variable of the environment; NULL: it is unset, or empty. */
+static inline const char *cfs_s3_env(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value && *value ? value : NULL;
+}
 
 /* ---- endpoint ---- */
 

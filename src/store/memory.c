@@ -239,6 +239,23 @@ bool cfs_memory_expects(const struct block *block, uint32_t off, uint32_t len)
 	return false;
 }
 
+uint32_t cfs_memory_held(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len)
+{
+	struct shard *sh = cfs_memory_shard(s, b);
+	uint32_t bytes = 0, end = off + len, next;
+	struct block *block;
+
+	pthread_mutex_lock(&sh->lock);
+	block = cfs_memory_find(sh, b);
+	for (; block && off < end; off = next) {
+		next = CFS_MIN(end, (off / CFS_PAGE_LARGE + 1) * CFS_PAGE_LARGE);
+		if (block->put || block->slots[off / CFS_PAGE_LARGE].page)
+			bytes += next - off;
+	}
+	pthread_mutex_unlock(&sh->lock);
+	return bytes;
+}
+
 int cfs_memory_collect_block(struct block *block, struct cfs_segs *ret)
 {
 	return collect(block, 0, block->id.len, false, ret);

@@ -73,42 +73,29 @@ bool cfs_store_prefetch_block(struct cfs_store *s, const struct cfs_block *b, ui
 	return queued;
 }
 
-void cfs_store_cancel(struct cfs_store *s, uint64_t owner)
+/* Drops the queued prefetches of *owner, or all. Returns how many there were. */
+static unsigned drop(struct cfs_store *s, const uint64_t *owner)
 {
-	struct whole_list dropped = TAILQ_HEAD_INITIALIZER(dropped);
 	struct whole *w, *next;
+	unsigned n = 0;
 
-	cfs_flight_cancel(s, owner);
 	pthread_mutex_lock(&s->prefetch_lock);
 	for (w = TAILQ_FIRST(&s->block_prefetches); w; w = next) {
 		next = TAILQ_NEXT(w, link);
-		if (w->owner != owner || !cfs_workers_cancel(s->prefetchers, &w->job))
+		if ((owner && w->owner != *owner) || !cfs_workers_cancel(s->prefetchers, &w->job))
 			continue;
 		TAILQ_REMOVE(&s->block_prefetches, w, link);
-		TAILQ_INSERT_TAIL(&dropped, w, link);
+		free(w);
+		n++;
 	}
 	pthread_mutex_unlock(&s->prefetch_lock);
-	while ((w = TAILQ_FIRST(&dropped)) != NULL) {
-		TAILQ_REMOVE(&dropped, w, link);
-		CFS_STAT_ADD(s, prefetch_cancels, 1);
-		free(w);
-	}
+	return n;
 }
 
-/* Drops all queued prefetches. */
-static void drop_all(struct cfs_store *s)
+void cfs_store_cancel(struct cfs_store *s, uint64_t owner)
 {
-	struct whole *w, *next;
-
-	pthread_mutex_lock(&s->prefetch_lock);
-	for (w = TAILQ_FIRST(&s->block_prefetches); w; w = next) {
-		next = TAILQ_NEXT(w, link);
-		if (!cfs_workers_cancel(s->prefetchers, &w->job))
-			continue;
-		TAILQ_REMOVE(&s->block_prefetches, w, link);
-		free(w);
-	}
-	pthread_mutex_unlock(&s->prefetch_lock);
+	cfs_flight_cancel(s, owner);
+	CFS_STAT_ADD(s, prefetch_cancels, drop(s, &owner));
 }
 
 int cfs_prefetch_init(struct cfs_store *s, unsigned max)
@@ -120,7 +107,7 @@ void cfs_prefetch_fini(struct cfs_store *s)
 {
 	if (!s->prefetchers)
 		return;
-	drop_all(s);
+	drop(s, NULL);
 	cfs_workers_destroy(s->prefetchers);
 	s->prefetchers = NULL;
 }

@@ -56,8 +56,8 @@ static void unref_put(struct cfs_put *p)
 	free(p);
 }
 
-/* Called with put_lock. False when another thread has reported, or will. */
-static bool claim_end(struct cfs_put *p)
+/* Called with put_lock: as claim_end(). */
+static bool claim_end_locked(struct cfs_put *p)
 {
 	struct cfs_store *s = p->store;
 
@@ -68,6 +68,18 @@ static bool claim_end(struct cfs_put *p)
 	s->put_pending_bytes -= p->id.len;
 	pthread_cond_broadcast(&s->put_room);
 	return true;
+}
+
+/* The thread that gets true reports the result. False: another one has done so, or will. */
+static bool claim_end(struct cfs_put *p)
+{
+	struct cfs_store *s = p->store;
+	bool mine;
+
+	pthread_mutex_lock(&s->put_lock);
+	mine = claim_end_locked(p);
+	pthread_mutex_unlock(&s->put_lock);
+	return mine;
 }
 
 /*
@@ -286,10 +298,7 @@ static void run_put(struct cfs_job *job)
 		r = store_block(p, deadline);
 		if (!p->staged)
 			adapt_uploads(s, cfs_now_ms() - start_ms, r);
-		pthread_mutex_lock(&s->put_lock);
-		ended = !claim_end(p);
-		pthread_mutex_unlock(&s->put_lock);
-		if (!ended)
+		if (claim_end(p))
 			report(p, r);
 	}
 	unref_put(p);
@@ -304,7 +313,7 @@ static bool expire_one(struct cfs_store *s)
 	LIST_FOREACH(p, &s->puts, link)
 	{
 		if (cfs_deadline_passed(p->deadline)) {
-			claim_end(p);
+			claim_end_locked(p);
 			p->refs++;
 			break;
 		}
@@ -366,18 +375,6 @@ static int attach(struct cfs_store *s, struct cfs_put *p)
 	return r;
 }
 
-/* Withdraws a queued put; false: the watchdog has reported it already. */
-static bool withdraw(struct cfs_put *p)
-{
-	struct cfs_store *s = p->store;
-	bool mine;
-
-	pthread_mutex_lock(&s->put_lock);
-	mine = claim_end(p);
-	pthread_mutex_unlock(&s->put_lock);
-	return mine;
-}
-
 static bool is_valid(const struct cfs_store *s, const struct cfs_block *b,
 		     const struct cfs_segs *data)
 {
@@ -415,8 +412,9 @@ int cfs_store_put(struct cfs_store *s, const struct cfs_block *b, const struct c
 		goto fail_attached;
 	r = cfs_workers_submit(s->uploads, &p->job, deadline);
 	if (r < 0) {
-		if (withdraw(p))
+		if (claim_end(p))
 			goto fail_attached;
+		/* The watchdog was faster, and has reported it. */
 		r = 0;
 		goto fail;
 	}

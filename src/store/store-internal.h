@@ -212,6 +212,9 @@ void cfs_memory_set_passed(struct block *block, unsigned index);
 int cfs_memory_collect(struct block *block, uint32_t off, uint32_t len, struct cfs_segs *ret);
 /* Whether a flight brings a part of the range. With the shard locked. */
 bool cfs_memory_expects(const struct block *block, uint32_t off, uint32_t len);
+/* How many bytes of a range within the block are in memory. Takes the shard's lock. */
+uint32_t cfs_memory_held(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
+			 uint32_t len);
 /* As cfs_memory_collect() for all of a block, not counted as a hit. */
 int cfs_memory_collect_block(struct block *block, struct cfs_segs *ret);
 /* Drops the pages of a block and detaches its flights. */

@@ -223,23 +223,7 @@ bool cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t
 
 bool cfs_store_in_memory(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len)
 {
-	struct shard *sh = cfs_memory_shard(s, b);
-	struct block *block;
-	bool all = false;
-	unsigned i;
-
-	if (!range_is_valid(s, b, off, len))
-		return false;
-	pthread_mutex_lock(&sh->lock);
-	block = cfs_memory_find(sh, b);
-	if (block) {
-		i = off / CFS_PAGE_LARGE;
-		while (i <= (off + len - 1) / CFS_PAGE_LARGE && block->slots[i].page)
-			i++;
-		all = block->put || i > (off + len - 1) / CFS_PAGE_LARGE;
-	}
-	pthread_mutex_unlock(&sh->lock);
-	return all;
+	return range_is_valid(s, b, off, len) && cfs_memory_held(s, b, off, len) == len;
 }
 
 void cfs_store_forget(struct cfs_store *s, const struct cfs_block *b)

@@ -129,24 +129,6 @@ int cfs_store_warm(struct cfs_store *s, const struct cfs_block *b, cfs_deadline_
 	return r < 0 ? r : 1;
 }
 
-static uint32_t bytes_in_memory(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
-				uint32_t end)
-{
-	struct shard *sh = cfs_memory_shard(s, b);
-	uint32_t bytes = 0, next;
-	struct block *block;
-
-	pthread_mutex_lock(&sh->lock);
-	block = cfs_memory_find(sh, b);
-	for (; block && off < end; off = next) {
-		next = CFS_MIN(end, (off / CFS_PAGE_LARGE + 1) * CFS_PAGE_LARGE);
-		if (block->put || block->slots[off / CFS_PAGE_LARGE].page)
-			bytes += next - off;
-	}
-	pthread_mutex_unlock(&sh->lock);
-	return bytes;
-}
-
 void cfs_store_held(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		    struct cfs_store_held *ret)
 {
@@ -156,7 +138,7 @@ void cfs_store_held(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	if (off >= b->len)
 		return;
 	len = CFS_MIN(len, b->len - off);
-	ret->memory = bytes_in_memory(s, b, off, off + len);
+	ret->memory = cfs_memory_held(s, b, off, len);
 	if (disk && check_disk(s, disk, b, cfs_deadline_in(s->tier_timeout_ms)) > 0)
 		ret->disk = len;
 }

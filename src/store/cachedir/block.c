@@ -167,7 +167,7 @@ int cfs_cachedir_read_tail(int fd, const struct cfs_block *b, uint64_t size, int
 
 /* ---- writing ---- */
 
-static int write_all(int fd, const void *src, size_t len, uint64_t off)
+int cfs_cachedir_write_all(int fd, const void *src, size_t len, uint64_t off)
 {
 	size_t done = 0;
 
@@ -216,14 +216,14 @@ static int write_data(int fd, const struct cfs_segs *data, bool trailer)
 	for (i = 0; i < n && r == 0; i++) {
 		if (trailer)
 			add_crcs(crcs, off, iov[i].iov_base, iov[i].iov_len);
-		r = write_all(fd, iov[i].iov_base, iov[i].iov_len, off);
+		r = cfs_cachedir_write_all(fd, iov[i].iov_base, iov[i].iov_len, off);
 		off += (uint32_t)iov[i].iov_len;
 	}
 	free(iov);
 	for (k = 0; k < n_crcs; k++)
 		crcs[k] = htobe32(~crcs[k]);
 	if (r == 0 && trailer)
-		r = write_all(fd, crcs, n_crcs * sizeof(crcs[0]), off);
+		r = cfs_cachedir_write_all(fd, crcs, n_crcs * sizeof(crcs[0]), off);
 	return r;
 }
 

@@ -133,7 +133,9 @@ void cfs_cachedir_unlink(struct cache_dir *dir, const char *tree, const struct c
  */
 int cfs_cachedir_write(struct cache_dir *dir, const char *tree, const struct cfs_block *b,
 		       const struct cfs_segs *data, bool durable);
-/* All of it, -EBADMSG when the file is shorter, or (flags: RWF_NOWAIT) -EAGAIN. */
+/* Writes all of it. */
+int cfs_cachedir_write_all(int fd, const void *src, size_t len, uint64_t off);
+/* Reads all of it; -EBADMSG when the file is shorter, or (flags: RWF_NOWAIT) -EAGAIN. */
 int cfs_cachedir_read(int fd, void *dst, size_t len, uint64_t off, int flags);
 /* True when a file of this size may be the block's. */
 bool cfs_cachedir_size_fits(const struct cfs_block *b, uint64_t size);

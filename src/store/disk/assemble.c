@@ -115,22 +115,6 @@ static int add_sum(struct assembly *a, const uint8_t *p, uint32_t len)
 
 /* ---- bytes ---- */
 
-static int write_at(int fd, const uint8_t *src, size_t len, uint64_t pos)
-{
-	while (len > 0) {
-		ssize_t n = pwrite(fd, src, len, (off_t)pos);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		src += n;
-		pos += (uint64_t)n;
-		len -= (size_t)n;
-	}
-	return 0;
-}
-
 /* src has the same bytes as src_fd at off. */
 static int copy(struct assembly *a, int src_fd, uint64_t off, const uint8_t *src, size_t len,
 		uint64_t pos)
@@ -148,7 +132,7 @@ static int copy(struct assembly *a, int src_fd, uint64_t off, const uint8_t *src
 		pos += (uint64_t)n;
 		len -= (size_t)n;
 	}
-	return write_at(a->fd, src, len, pos);
+	return cfs_cachedir_write_all(a->fd, src, len, pos);
 }
 
 static int check_segments(const struct cfs_disk_pin *pin, const uint8_t *p, uint32_t from,
@@ -223,10 +207,9 @@ static int add_piece(struct assembly *a, const struct cfs_whole_piece *p)
 	a->crc = CFS_CRC_INIT;
 	a->in = 0;
 	for (; off < p->slice_off + p->len && r == 0; off += n, pos += n) {
-		struct cfs_block b = {.slice = p->slice, .index = off / size};
+		struct cfs_block b = cfs_block_of(p->slice, p->slice_size, off / size, size);
 		uint32_t in = off % size;
 
-		b.len = CFS_MIN(size, p->slice_size - b.index * size);
 		n = CFS_MIN(p->slice_off + p->len - off, b.len - in);
 		r = add_block(a, &b, in, in + n, pos);
 	}
@@ -241,9 +224,8 @@ static int has_all(struct disk_dir *dir, const struct cfs_whole_map *map)
 
 	for (p = map->v; p < map->v + map->n; p++) {
 		for (i = p->slice_off / size; i * size < p->slice_off + p->len; i++) {
-			struct cfs_block b = {.slice = p->slice, .index = i};
+			struct cfs_block b = cfs_block_of(p->slice, p->slice_size, i, size);
 
-			b.len = CFS_MIN(size, p->slice_size - i * size);
 			if (!cfs_disk_tier.holds(dir->disk, &b))
 				return -ENOENT;
 		}

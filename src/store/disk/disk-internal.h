@@ -98,7 +98,7 @@ bool cfs_disk_index_take_victim(struct index *ix, struct cfs_block *ret);
 unsigned cfs_disk_index_take_expired(struct index *ix, uint32_t before_s, uint32_t *cursor,
 				     struct cfs_block *ret, unsigned n);
 /* Puts the entries that the scan found behind all others, oldest last. */
-int cfs_disk_index_sort_found(struct index *ix);
+void cfs_disk_index_sort_found(struct index *ix);
 
 struct index_state {
 	uint64_t bytes, reserved;

@@ -289,13 +289,13 @@ static uint32_t list_found(struct index *ix, struct age **ret)
 	return n;
 }
 
-int cfs_disk_index_sort_found(struct index *ix)
+void cfs_disk_index_sort_found(struct index *ix)
 {
 	struct age *v;
 	uint32_t i, n = list_found(ix, &v);
 
 	if (!v)
-		return 0;
+		return;
 	qsort(v, n, sizeof(*v), newest_first);
 	for (i = 0; i < n; i++) {
 		struct index_entry *e;
@@ -310,7 +310,6 @@ int cfs_disk_index_sort_found(struct index *ix)
 		pthread_mutex_unlock(&ix->lock);
 	}
 	free(v);
-	return 0;
 }
 
 static void reset(struct index *ix)

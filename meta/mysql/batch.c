@@ -127,13 +127,12 @@ static int try_once(struct sql_conn *c, const struct cfs_ctx *ctx, mysql_batch_f
 		    mysql_batch_fn applied, void *arg, struct attempts *t)
 {
 	struct mysql_conn *m = mysql_conn(c);
-	int r = 0;
+	int r;
 
 	c->conflict = false;
 	c->round_trips = 0;
 	c->deadline = ctx->deadline;
-	if (t->lost)
-		r = sql_fence(c, t->session);
+	r = sql_fence(c, t->lost ? t->session : "");
 	if (!r && t->lost)
 		r = probe(m, ctx, applied, arg, t);
 	if (r >= 0)
@@ -178,6 +177,7 @@ int mysql_batch(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op o
 			break;
 		}
 	}
+	sql_abandon(db, t.lost ? t.session : "");
 	free(t.saved);
 	cfs_host_count(db->engine.host, op, t.round_trips, t.n);
 	return r;

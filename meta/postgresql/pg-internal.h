@@ -154,8 +154,8 @@ extern const struct sql_dialect pg_dialect;
  *
  * Each statement checks and changes in its own transaction. In an unusual case it changes nothing
  * (PG_UNUSUAL), and the generic transaction of meta/sql runs. When the answer is lost, the outcome
- * is unknown (PG_UNKNOWN); sql_read() has ended the session, so it does not change any more, unless
- * the server has refused that or the deadline has passed.
+ * is unknown (PG_UNKNOWN). sql_read() has ended the session by then, unless the server refuses
+ * that or the deadline has passed.
  */
 #define PG_UNKNOWN -EINPROGRESS
 #define PG_UNUSUAL -EDOM

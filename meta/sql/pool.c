@@ -131,6 +131,7 @@ int sql_db_init(struct sql_db *db, const struct cfs_engine_conf *conf,
 	pthread_mutexattr_destroy(&spin);
 	pthread_mutex_init(&db->pool.lock, NULL);
 	pthread_mutex_init(&db->columns.lock, NULL);
+	pthread_mutex_init(&db->abandoned.lock, NULL);
 	TAILQ_INIT(&db->pool.waiters);
 	r = read_options(db, conf->url);
 	return r ? r : make_prefix(conf->url, &db->prefix);
@@ -149,6 +150,7 @@ void sql_db_deinit(struct sql_db *db)
 	pthread_mutex_destroy(&db->pool.lock);
 	pthread_mutex_destroy(&db->write_lock);
 	pthread_mutex_destroy(&db->columns.lock);
+	pthread_mutex_destroy(&db->abandoned.lock);
 	free(db->columns.have);
 	free(db->bare_prefix);
 	free(db->prefix);

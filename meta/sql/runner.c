@@ -438,21 +438,14 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 	out->unknown = c->unknown;
 	if (out->unknown)
 		sql_forget_server(c);
-	if (out->unknown || (txn && c->broken))
+	if (out->unknown || (c->broken && (txn || r == -ETIMEDOUT)))
 		memcpy(out->session, c->session, sizeof(out->session));
 	out->again = r < 0 && (c->conflict || r == -ENOTCONN);
 	out->round_trips += c->round_trips;
 	return r;
 }
 
-int sql_fence(struct sql_conn *c, const char *session)
-{
-	int r = *session ? note(c, sql_dialect(c)->end_session(c, session)) : 0;
-
-	return r == -EAGAIN || r == -ENOTCONN || r == -ETIMEDOUT ? r : 0;
-}
-
-/* Fences the lost session of the last attempt, if there is one. */
+/* Fences abandoned sessions, and the lost session of the last attempt. */
 static int end_lost(struct sql_conn *c, const struct cfs_ctx *ctx, struct outcome *lost)
 {
 	int r;
@@ -543,6 +536,7 @@ static int run(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op
 			break;
 		}
 	}
+	sql_abandon(db, out.session);
 	cfs_host_count(db->engine.host, op, out.round_trips, attempt);
 	return r;
 }

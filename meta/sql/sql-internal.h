@@ -15,8 +15,9 @@
 #include "meta/engine/optimistic.h"
 #include "meta/sql/sql.h"
 
-#define SQL_STMT_WORDS	((SQL_STMT_COUNT + 63) / 64)
-#define SQL_SESSION_MAX 128 /* of its name, with NUL */
+#define SQL_STMT_WORDS	  ((SQL_STMT_COUNT + 63) / 64)
+#define SQL_SESSION_MAX	  128 /* of its name, with NUL */
+#define SQL_ABANDONED_MAX 64
 
 struct sql_conn {
 	struct sql_db *db;
@@ -40,6 +41,16 @@ struct sql_conn {
 	uint64_t prepared[SQL_STMT_WORDS], open[SQL_STMT_WORDS];
 };
 
+/* Sessions that may still execute the request of an operation that has failed: fence.c. */
+struct sql_abandoned {
+	pthread_mutex_t lock; /* no other lock is taken under it */
+	atomic_uint n;
+	struct {
+		char session[SQL_SESSION_MAX];
+		cfs_deadline_t give_up; /* 0: no attempt to end it */
+	} v[SQL_ABANDONED_MAX];		/* the oldest first */
+};
+
 struct sql_db {
 	struct cfs_engine engine; /* first */
 	const struct sql_dialect *dialect;
@@ -55,6 +66,7 @@ struct sql_db {
 	atomic_bool away;	 /* the last attempt to connect failed */
 	atomic_bool has_records; /* the table of records.c exists */
 	atomic_bool in_txn_only; /* all writes must be in transactions */
+	struct sql_abandoned abandoned;
 
 	struct {
 		pthread_mutex_t lock; /* no other lock is taken under it */
@@ -104,11 +116,18 @@ void sql_forget_statements(struct sql_db *db);
 void sql_forget_server(const struct sql_conn *c);
 
 /*
- * Fencing: ends a session whose connection is lost, over another connection. Until then the server
- * may execute what was sent, which the network may even deliver later. 0: the session is gone, has no
- * name, or the server refuses to end it; -EAGAIN: not yet.
+ * ---- fence.c ----
+ *
+ * Called before each attempt of an operation: ends the abandoned sessions, and the session of the
+ * operation's own lost connection ("": none). 0: they are gone, or the server refuses to end them;
+ * -EAGAIN: not yet; -ENOTCONN, -ETIMEDOUT: no answer.
  */
 int sql_fence(struct sql_conn *c, const char *session);
+/*
+ * Leaves a session ("": none) to the next operation, when its own fails at the deadline. Of more
+ * than SQL_ABANDONED_MAX the oldest is dropped.
+ */
+void sql_abandon(struct sql_db *db, const char *session);
 
 /* ---- commit-probe.c: the commit probe of this thread's transaction ---- */
 void sql_probe_begin(void);

@@ -376,6 +376,46 @@ def test_each_turn_of_a_change_comes_late(away_any):
     other.umount()
 
 
+# What an administrator does to make a table wait, and the statements that wait at the server.
+LOCK = {
+    "mysql": ("FLUSH TABLES WITH READ LOCK", "UNLOCK TABLES"),
+    "postgresql": ("LOCK TABLE jfs_edge IN SHARE MODE", "ROLLBACK"),
+}
+WAITING = {
+    "mysql": "SELECT count(*) FROM information_schema.processlist WHERE state LIKE 'Waiting for%'",
+    "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
+}
+
+
+def execute(connection, text):
+    with connection.cursor() as cur:
+        cur.execute(text)
+        return cur.fetchone() if cur.description else None
+
+
+@pytest.mark.parametrize("engine", [pytest.param(e, marks=pytest.mark.module(e)) for e in ENGINES])
+def test_change_given_up_is_not_carried_out_later(ws, engine):
+    """A backup program locks the tables for longer than the deadline. The request that was given up waits at
+    the server, over a connection that stands; the mount's next operation ends it."""
+    db = ENGINES[engine]().database()
+    ws.cleanups.append(db.drop)
+    v = Volume(ws, url=db.url)
+    m = v.mount("heartbeat=60,no-bgjob,meta-timeout=3,io-timeout=3,attr-cache=0,entry-cache=0,dir-entry-cache=0")
+    m.allow(LOST + "|database|metadata engine")
+    (m / "d").mkdir()
+    with contextlib.closing(db.connect()) as c, contextlib.closing(db.connect()) as look:
+        look.autocommit(True) if engine == "mysql" else look.set_session(autocommit=True)
+        execute(c, LOCK[engine][0])
+        with pytest.raises(OSError, match="Input/output error"):
+            (m / "d" / "late").mkdir()
+        assert not (m / "d" / "late").exists()
+        execute(c, LOCK[engine][1])
+        wait_until(lambda: execute(look, WAITING[engine]) == (0,), 20, "the end of what waits")
+        (m / "d" / "next").mkdir()
+        assert execute(look, "SELECT count(*) FROM jfs_edge WHERE name='late'") == (0,)
+    m.umount()
+
+
 # ---- repairs ----
 
 

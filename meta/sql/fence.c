@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fencing: the server ends the session of a lost connection before anything depends on what that
+ * session has done. Until then it may execute what was sent, and it keeps its locks.
+ *
+ * The attempt after a lost answer fences its own session. An operation that fails at its deadline
+ * has no time for that, so it leaves the session to the next operation of the process.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "meta/sql/sql-internal.h"
+
+/* From the first request to end a session; a server that hangs must not stop all operations. */
+#define ENDING_MS 2000
+
+void sql_abandon(struct sql_db *db, const char *session)
+{
+	struct sql_abandoned *a = &db->abandoned;
+	unsigned n;
+
+	if (!*session)
+		return;
+	pthread_mutex_lock(&a->lock);
+	n = atomic_load(&a->n);
+	if (n == SQL_ABANDONED_MAX)
+		memmove(a->v, a->v + 1, --n * sizeof(*a->v));
+	a->v[n].give_up = 0;
+	memcpy(a->v[n].session, session, sizeof(a->v[n].session));
+	atomic_store(&a->n, n + 1);
+	pthread_mutex_unlock(&a->lock);
+}
+
+/* False: there is none. */
+static bool oldest(struct sql_abandoned *a, char ret_session[SQL_SESSION_MAX],
+		   cfs_deadline_t *ret_give_up)
+{
+	bool found;
+
+	pthread_mutex_lock(&a->lock);
+	found = atomic_load(&a->n) > 0;
+	if (found) {
+		if (!a->v[0].give_up)
+			a->v[0].give_up = cfs_deadline_in(ENDING_MS);
+		*ret_give_up = a->v[0].give_up;
+		memcpy(ret_session, a->v[0].session, sizeof(a->v[0].session));
+	}
+	pthread_mutex_unlock(&a->lock);
+	return found;
+}
+
+/* Several threads may end the same session. */
+static void forget(struct sql_abandoned *a, const char *session)
+{
+	unsigned n, i = 0;
+
+	pthread_mutex_lock(&a->lock);
+	n = atomic_load(&a->n);
+	while (i < n && strcmp(a->v[i].session, session) != 0)
+		i++;
+	if (i < n) {
+		memmove(a->v + i, a->v + i + 1, (n - i - 1) * sizeof(*a->v));
+		atomic_store(&a->n, n - 1);
+	}
+	pthread_mutex_unlock(&a->lock);
+}
+
+/* 0: the session is gone, or the server refuses to end it; -EAGAIN, -ENOTCONN, -ETIMEDOUT. */
+static int end(struct sql_conn *c, const char *session)
+{
+	int r = sql_dialect(c)->end_session(c, session);
+
+	c->broken |= r == -ENOTCONN;
+	return r == -EAGAIN || r == -ENOTCONN || r == -ETIMEDOUT ? r : 0;
+}
+
+static int end_abandoned(struct sql_conn *c)
+{
+	struct sql_abandoned *a = &c->db->abandoned;
+	char session[SQL_SESSION_MAX];
+	cfs_deadline_t give_up;
+
+	while (atomic_load_explicit(&a->n, memory_order_relaxed) &&
+	       oldest(a, session, &give_up)) {
+		int r = end(c, session);
+
+		if (r && (r != -EAGAIN || !cfs_deadline_passed(give_up)))
+			return r;
+		if (r)
+			cfs_warn("server does not end a session, the change of a failed operation "
+				 "may still be made: url=%s session=\"%s\"",
+				 c->db->where, session);
+		forget(a, session);
+	}
+	return 0;
+}
+
+int sql_fence(struct sql_conn *c, const char *session)
+{
+	int r = end_abandoned(c);
+
+	return r || !*session ? r : end(c, session);
+}

@@ -148,6 +148,8 @@ int cfs_plocks_decode(cfs_ino_t ino, const void *p, size_t len, struct cfs_plock
 /* R, W or U. */
 char cfs_lock_letter(unsigned type);
 
+/* ---- copy.c ---- */
+
 /*
  * The number of bytes that one call of copy_file_range copies; 0: src_off is behind the end.
  * -EINVAL: not a file, or overlapping ranges of one file; -EFBIG.
@@ -156,8 +158,8 @@ int cfs_rules_copy_length(const struct cfs_copy_range *req, const struct cfs_att
 			  uint64_t *ret);
 /*
  * Makes records for a copy of the visible bytes [pos, end) of a chunk list, holes included, to byte
- * `at` of a file. fn gets each record and its chunk. Quadratic: compaction keeps lists short. Stops
- * at the first result of fn other than 0.
+ * `at` of a file. Of several records of one byte the last in the list is visible. fn gets each
+ * record and its chunk. Returns the first result of fn other than 0, at which it stops; -ENOMEM.
  */
 typedef int (*cfs_piece_fn)(void *arg, uint32_t indx, const struct cfs_slice *piece);
 int cfs_rules_copy_pieces(const struct cfs_slice *v, size_t n, uint32_t pos, uint32_t end,

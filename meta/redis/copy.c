@@ -83,9 +83,9 @@ static int read_lists(struct copy *a, struct rds_request *q, const struct cfs_ct
 		cfs_put_be32(seen, i);
 		cfs_put_be32(seen + 4, (uint32_t)list->elements);
 		rds_bytes_add(&a->lists, seen, sizeof(seen));
-		cfs_rules_copy_pieces(v, list->elements, (uint32_t)(from - base),
-				      (uint32_t)(CFS_MIN(end, base + CFS_CHUNK_SIZE) - base),
-				      a->req->dst_off + (from - off), add_piece, a);
+		r = cfs_rules_copy_pieces(v, list->elements, (uint32_t)(from - base),
+					  (uint32_t)(CFS_MIN(end, base + CFS_CHUNK_SIZE) - base),
+					  a->req->dst_off + (from - off), add_piece, a);
 		free(v);
 	}
 	flush(a);

@@ -81,8 +81,7 @@ static int end_abandoned(struct sql_conn *c)
 	char session[SQL_SESSION_MAX];
 	cfs_deadline_t give_up;
 
-	while (atomic_load_explicit(&a->n, memory_order_relaxed) &&
-	       oldest(a, session, &give_up)) {
+	while (atomic_load_explicit(&a->n, memory_order_relaxed) && oldest(a, session, &give_up)) {
 		int r = end(c, session);
 
 		if (r && (r != -EAGAIN || !cfs_deadline_passed(give_up)))

@@ -393,6 +393,99 @@ static void test_slice_bytes(void **state)
 	assert_memory_equal(out, row, sizeof(row));
 }
 
+/* ---- copies by reference ---- */
+
+enum { COPY_BYTES = 200 };
+
+/* What a copy shows at each byte: the slice and its offset; 0: a hole. */
+struct copied {
+	uint64_t at; /* of the next piece */
+	uint32_t offs[COPY_BYTES];
+	uint64_t ids[COPY_BYTES];
+	size_t n;
+};
+
+static int take_piece(void *arg, uint32_t indx, const struct cfs_slice *s)
+{
+	struct copied *c = arg;
+	uint64_t at = ((uint64_t)indx << CFS_CHUNK_BITS) + s->pos;
+
+	assert_true(s->len > 0 && at == c->at);
+	c->at += s->len;
+	for (uint32_t i = 0; i < s->len && c->n < COPY_BYTES; i++, c->n++) {
+		c->ids[c->n] = s->id;
+		c->offs[c->n] = s->id ? s->off + i : 0;
+	}
+	return 0;
+}
+
+static void random_record(struct cfs_slice *s, uint64_t id)
+{
+	s->pos = (uint32_t)random() % (COPY_BYTES - 20);
+	s->len = (uint32_t)random() % 20;
+	s->id = random() % 5 ? id : 0;
+	s->size = 100;
+	s->off = (uint32_t)random() % 50;
+}
+
+/* Each byte of a copy is that of the newest record, at any list, range, and place in the target. */
+static void test_copy_pieces(void **state)
+{
+	const uint64_t targets[] = {0, CHUNK - 50, 3 * CHUNK + 7};
+	struct cfs_slice v[30];
+
+	srandom(1);
+	for (int round = 0; round < 3000; round++) {
+		uint32_t pos = (uint32_t)random() % COPY_BYTES, end = pos, i, k;
+		struct copied got = {.at = targets[round % 3]};
+		size_t n = (size_t)random() % 31;
+
+		end += (uint32_t)random() % (COPY_BYTES + 1 - pos);
+		for (i = 0; i < n; i++)
+			random_record(&v[i], i + 1);
+		assert_int_equal(cfs_rules_copy_pieces(v, n, pos, end, got.at, take_piece, &got),
+				 0);
+		assert_int_equal(got.n, end - pos);
+		for (i = pos; i < end; i++) {
+			for (k = (uint32_t)n; k > 0; k--)
+				if (v[k - 1].pos <= i && i < v[k - 1].pos + v[k - 1].len)
+					break;
+			assert_int_equal(got.ids[i - pos], k ? v[k - 1].id : 0);
+			if (k && v[k - 1].id)
+				assert_int_equal(got.offs[i - pos],
+						 v[k - 1].off + (i - v[k - 1].pos));
+		}
+	}
+}
+
+static int count_piece(void *arg, uint32_t indx, const struct cfs_slice *s)
+{
+	size_t *n = arg;
+
+	++*n;
+	return 0;
+}
+
+/* A file of 100 000 small writes that no compaction has reached: a minute, if it were quadratic. */
+static void test_copy_of_a_long_list(void **state)
+{
+	enum { N = 100000 };
+	struct cfs_slice *v = calloc(N, sizeof(*v));
+	size_t n = 0;
+
+	assert_non_null(v);
+	for (uint32_t i = 0; i < N; i++)
+		v[i] = (struct cfs_slice){
+			.pos = (uint32_t)random() % (CFS_CHUNK_SIZE - 512),
+			.id = i + 1,
+			.size = 512,
+			.len = 512,
+		};
+	assert_int_equal(cfs_rules_copy_pieces(v, N, 0, CFS_CHUNK_SIZE, 0, count_piece, &n), 0);
+	assert_true(n > N / 2);
+	free(v);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -403,6 +496,7 @@ int main(void)
 		cmocka_unit_test(test_trash_name),     cmocka_unit_test(test_truncate_zeros),
 		cmocka_unit_test(test_hole_zeros),     cmocka_unit_test(test_plocks_random),
 		cmocka_unit_test(test_plock_conflict), cmocka_unit_test(test_slice_bytes),
+		cmocka_unit_test(test_copy_pieces),    cmocka_unit_test(test_copy_of_a_long_list),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -63,7 +63,7 @@ static int emit(const struct cfs_slice *from, uint32_t off, uint32_t len, uint64
 struct span {
 	uint32_t pos;		     /* its end is the position of the next span */
 	const struct cfs_slice *rec; /* NULL: free */
-	size_t next;		     /* a span that is free or has a smaller `next`; itself if free */
+	size_t next; /* a span that is free or has a smaller `next`; itself if free */
 };
 
 static int compare_spans(const void *a, const void *b)

@@ -69,48 +69,101 @@ static void merge(struct sql_refs *l)
 	l->n = n;
 }
 
-int sql_refs_raise(struct sql_conn *c, struct sql_refs *l)
+/* The slices of one statement: a long list would take two round trips for each slice. */
+#define REFS_BATCH  28
+#define IDS_FORMAT  "iiiiiiiiiiiiiiiiiiiiiiiiiiii"
+#define ID(v, i)    (int64_t)(v)[i].id
+#define IDS4(v, i)  ID(v, i), ID(v, (i) + 1), ID(v, (i) + 2), ID(v, (i) + 3)
+#define IDS12(v, i) IDS4(v, i), IDS4(v, (i) + 4), IDS4(v, (i) + 8)
+#define IDS(v)	    IDS12(v, 0), IDS12(v, 12), IDS4(v, 24)
+
+/* How many slices from v on one statement changes by the same number. */
+static size_t same_change(const struct sql_ref *v, size_t n)
 {
-	size_t i;
+	size_t i = 1;
+
+	if (n < REFS_BATCH)
+		return 1;
+	while (i < REFS_BATCH && v[i].n == v[0].n)
+		i++;
+	return i == REFS_BATCH ? i : 1;
+}
+
+/* Adds sign * n to the count of each slice. With must_exist, -EIO when a row is missing. */
+static int add(struct sql_conn *c, const struct sql_refs *l, int sign, bool must_exist)
+{
+	size_t i, n;
 	int r;
 
-	merge(l);
-	for (i = 0; i < l->n; i++) {
-		r = sql_exec(c, SQL_add_refs, "ii", (int64_t)l->v[i].n, l->v[i].id);
+	for (i = 0; i < l->n; i += n) {
+		const struct sql_ref *v = l->v + i;
+		int64_t by = sign * (int64_t)v->n;
+
+		n = same_change(v, l->n - i);
+		r = n > 1 ? sql_exec(c, SQL_add_many_refs, "i" IDS_FORMAT, by, IDS(v))
+			  : sql_exec(c, SQL_add_refs, "ii", by, v->id);
 		if (r < 0)
 			return r;
-		if (r == 0) {
-			cfs_err("slice without reference row, not copied: slice=%" PRIu64,
-				l->v[i].id);
+		if (must_exist && (size_t)r < n) {
+			cfs_err("slice without reference row, not copied: slice=%" PRIu64
+				" or one of the %zu behind it",
+				v->id, n - 1);
 			return -EIO;
 		}
 	}
 	return 0;
 }
 
+int sql_refs_raise(struct sql_conn *c, struct sql_refs *l)
+{
+	merge(l);
+	return add(c, l, 1, true);
+}
+
+/* Appends those of REFS_BATCH slices without references to ret, which has room for them. */
+static int find_dead(struct sql_conn *c, const struct sql_ref *v, struct sql_ref *ret,
+		     size_t *n_dead)
+{
+	int r = sql_query(c, SQL_dead_of_many, IDS_FORMAT, IDS(v));
+
+	while (r >= 0 && (r = sql_next(c, SQL_dead_of_many)) > 0)
+		ret[(*n_dead)++] = (struct sql_ref){
+			.id = (uint64_t)sql_int(c, SQL_dead_of_many, 0),
+			.size = (uint32_t)sql_int(c, SQL_dead_of_many, 1),
+		};
+	return r;
+}
+
+static int find_one_dead(struct sql_conn *c, const struct sql_ref *v, struct sql_ref *ret,
+			 size_t *n_dead)
+{
+	uint64_t id = v->id;
+	int r = sql_row(c, SQL_get_refs, "i", id);
+
+	if (r > 0 && sql_int(c, SQL_get_refs, 0) <= 0)
+		ret[(*n_dead)++] = (struct sql_ref){
+			.id = id,
+			.size = (uint32_t)sql_int(c, SQL_get_refs, 1),
+		};
+	sql_done(c, SQL_get_refs);
+	return r;
+}
+
 int sql_refs_drop(struct sql_conn *c, struct sql_refs *l)
 {
-	size_t i, dead = 0;
+	size_t i, n, dead = 0;
 	int r;
 
 	merge(l);
-	for (i = 0; i < l->n; i++) {
-		struct sql_ref ref = l->v[i];
-		bool gone;
-
-		r = sql_exec(c, SQL_add_refs, "ii", -(int64_t)ref.n, ref.id);
-		if (r < 0)
-			return r;
-		r = sql_row(c, SQL_get_refs, "i", ref.id);
-		if (r < 0)
-			return r;
-		gone = r == 1 && sql_int(c, SQL_get_refs, 0) <= 0;
-		if (gone)
-			ref.size = (uint32_t)sql_int(c, SQL_get_refs, 1);
-		sql_done(c, SQL_get_refs);
-		if (gone)
-			l->v[dead++] = ref;
+	r = add(c, l, -1, false);
+	for (i = 0; i < l->n && r >= 0; i += n) {
+		n = l->n - i < REFS_BATCH ? 1 : REFS_BATCH;
+		/* Of n slices at most n are dead: the results are never ahead of i. */
+		r = n > 1 ? find_dead(c, l->v + i, l->v, &dead)
+			  : find_one_dead(c, l->v + i, l->v, &dead);
 	}
+	if (r < 0)
+		return r;
 	l->n = dead;
 	return 0;
 }

@@ -152,6 +152,10 @@ SQL(set_written, "UPDATE {node} SET length=?,mtime=?,mtimensec=?,ctime=?,ctimens
 SQL(put_ref, "INSERT INTO {chunk_ref}(chunkid,size,refs) VALUES(?,?,?)")
 SQL(add_refs, "UPDATE {chunk_ref} SET refs=refs+? WHERE chunkid=?")
 SQL(get_refs, "SELECT refs,size FROM {chunk_ref} WHERE chunkid=?")
+#define IDS "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)" /* REFS_BATCH in refs.c */
+SQL(add_many_refs, "UPDATE {chunk_ref} SET refs=refs+? WHERE chunkid IN " IDS)
+SQL(dead_of_many, "SELECT chunkid,size FROM {chunk_ref} WHERE refs<=0 AND chunkid IN " IDS)
+#undef IDS
 SQL(each_dead, "SELECT chunkid,size FROM {chunk_ref} WHERE refs<=0 LIMIT ?")
 SQL(del_ref, "DELETE FROM {chunk_ref} WHERE chunkid=? AND refs<=0")
 SQL(put_delayed, "INSERT INTO {delslices}(chunkid,deleted,slices) VALUES(?,?,?)")

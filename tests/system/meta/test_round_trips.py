@@ -3,6 +3,7 @@
 request more per operation is felt by each user of a database that is not on the same machine."""
 
 import collections
+import contextlib
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from bigdump import big_json
 from cachefs import Volume, need_engine
 from countproxy import CountingProxy
 from mysqlproxy import WAYS, MysqlProxy
-from waiting import SLOW
+from waiting import SLOW, wait_until
 
 # Requests per operation. rename and readdir: at most, the others exactly.
 BUDGET = {
@@ -194,6 +195,40 @@ def test_unlink_of_many(ws, engine):
     (op,) = (o for o in json.loads(r.stdout)["operations"] if o["name"] == "unlink")
     # MySQL has to look at the victim. The rest: numbers, usage, statements prepared.
     assert op["round_trips"] <= (2 if db.scheme == "mysql" else 1) + 0.2
+
+
+@pytest.mark.parametrize("engine", ["mysql", "postgres"], indirect=True)
+def test_copy_of_scattered_writes(ws, engine):
+    """Statements for each slice would exceed the deadline of a transaction on a long list: no copy could be
+    made of such a file, and no job could delete it. No file is opened again: a compaction would follow."""
+    db = engine.database.server.database()
+    ws.cleanups.append(db.drop)
+    url = db.url.replace(":%d" % db.server.port, ":%d" % engine.port)
+    m = Volume(ws, "scattered", url=url).mount("heartbeat=60")
+    slices = 90  # fewer than a compaction waits for
+    with contextlib.ExitStack() as opened:
+        src = opened.enter_context(open(m / "f", "w+b", buffering=0)).fileno()
+        dst = os.open(m / "g", os.O_RDWR | os.O_CREAT)
+        for n in range(slices):
+            os.pwrite(src, b"x", 10000 * n)
+            os.fsync(src)
+        copy = engine.count(lambda: os.copy_file_range(src, dst, 10000 * slices, 0, 0))
+        os.close(dst)
+        removal = engine.count(lambda: remove(db, m / "g"))
+        assert rows(db, "jfs_chunk_ref") == slices
+    print("turns: copy %d, removal %d" % (copy, removal))
+    assert copy < slices / 2 and removal < slices / 2
+
+
+def remove(db, path):
+    os.unlink(path)
+    wait_until(lambda: not rows(db, "jfs_delfile"), 20, "the end of the deletion")
+
+
+def rows(db, table):
+    with contextlib.closing(db.connect()) as c, c.cursor() as cur:
+        cur.execute("SELECT count(*) FROM %s" % table)
+        return cur.fetchone()[0]
 
 
 @pytest.mark.parametrize("engine", ["redis"], indirect=True)

@@ -437,6 +437,73 @@ static void test_left_behind(void **state)
 	assert_int_equal(dead, 0);
 }
 
+enum { LONG_LIST = 70, SHARED = 30 };
+
+struct dead_list {
+	uint64_t id[LONG_LIST];
+	size_t n;
+};
+
+static int list_dead(void *arg, uint64_t id, uint32_t size)
+{
+	struct dead_list *l = arg;
+
+	assert_int_equal(size, 10);
+	assert_true(l->n < LONG_LIST);
+	l->id[l->n++] = id;
+	return 0;
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
+}
+
+/* Removes a file with its data; the slices that no file has any more are those of ids. */
+static void remove_slices(cfs_ino_t dir, const char *name, const uint64_t *ids, size_t n)
+{
+	struct cfs_engine_remove req = {.parent = dir, .name = name, .name_len = strlen(name)};
+	struct cfs_engine *e = vol.m->eng;
+	struct dead_list dead = {.n = 0};
+	struct cfs_usage usage = {0};
+	struct cfs_ctx c = as_root();
+	struct cfs_removed r;
+	int rc;
+
+	cfs_quotas_begin(vol.m->quotas);
+	OK(e->ops->unlink(e, &c, &req, &r, &usage));
+	cfs_quotas_end(vol.m->quotas, &c, &usage);
+	do {
+		rc = e->ops->delete_chunk(e, &c, r.ino, list_dead, &dead);
+	} while (rc == 0);
+	assert_int_equal(rc, 1);
+	OK(e->ops->drop_delfile(e, &c, r.ino, r.attr.length));
+	qsort(dead.id, dead.n, sizeof(*dead.id), compare_ids);
+	assert_int_equal(dead.n, n);
+	assert_memory_equal(dead.id, ids, n * sizeof(*ids));
+	while (n-- > 0)
+		OK(e->ops->drop_slice(e, &c, ids[n], 10));
+}
+
+/* More slices than one statement changes, some of them shared with another file. */
+static void test_long_list(void **state)
+{
+	cfs_ino_t d = test_dir("long-list"), f = make_file(d, "f"), g = make_file(d, "g");
+	struct cfs_copy_range req = {f, g, 0, 0, 100 * SHARED};
+	struct cfs_ctx c = as_root();
+	uint64_t ids[LONG_LIST], copied;
+	struct cfs_attr attr;
+
+	for (unsigned i = 0; i < LONG_LIST; i++)
+		ids[i] = write_at(f, 100 * i, 10);
+	OK(cfs_meta_copy_range(vol.m, &c, &req, &copied, &attr));
+	assert_int_equal(copied, req.len);
+	remove_slices(d, "f", ids + SHARED, LONG_LIST - SHARED);
+	remove_slices(d, "g", ids, SHARED);
+}
+
 /* Removed, it would go on taking files in, where nobody finds them and no job removes them. */
 static void test_trash_hour_in_use(void **state)
 {
@@ -503,5 +570,5 @@ static void test_many_dead_slices(void **state)
 
 TEST_LIST(delete, T(test_data_goes), T(test_open_file), T(test_unnamed), T(test_unnamed_ends),
 	  T(test_close_in_outage), T(test_beat_closes), T(test_trash), T(test_trash_special),
-	  T(test_trash_open), T(test_trash_expiry), T(test_left_behind), T(test_trash_hour_in_use),
-	  T(test_many_dead_slices));
+	  T(test_trash_open), T(test_trash_expiry), T(test_left_behind), T(test_long_list),
+	  T(test_trash_hour_in_use), T(test_many_dead_slices));

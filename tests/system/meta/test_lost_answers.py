@@ -376,7 +376,7 @@ def test_each_turn_of_a_change_comes_late(away_any):
     other.umount()
 
 
-# What an administrator does to make a table wait, and the statements that wait at the server.
+# How an administrator makes changes wait, and ends that; and the number of statements that wait.
 LOCK = {
     "mysql": ("FLUSH TABLES WITH READ LOCK", "UNLOCK TABLES"),
     "postgresql": ("LOCK TABLE jfs_edge IN SHARE MODE", "ROLLBACK"),

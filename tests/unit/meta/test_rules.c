@@ -397,7 +397,7 @@ static void test_slice_bytes(void **state)
 
 enum { COPY_BYTES = 200 };
 
-/* What a copy shows at each byte: the slice and its offset; 0: a hole. */
+/* The bytes of a copy, each as its slice and the offset in it; slice 0: a hole. */
 struct copied {
 	uint64_t at; /* of the next piece */
 	uint32_t offs[COPY_BYTES];

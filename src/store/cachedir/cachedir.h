@@ -114,7 +114,7 @@ bool cfs_cachedir_retry_is_due(struct cache_dir *dir);
 int cfs_cachedir_probe(struct cache_dir *dir);
 /* Ends a try: err 0: the directory is DIR_OK; else the next pause begins. */
 void cfs_cachedir_retried(struct cache_dir *dir, int err);
-/* Finds a tree that was removed, or cleared, while its root is open. */
+/* Finds a tree that was removed, moved away or cleared while its root is open. */
 void cfs_cachedir_check_root(struct cache_dir *dir);
 /* Creates the directories above the last '/' of a path below dir->fd. */
 int cfs_cachedir_make_parents(struct cache_dir *dir, char *path);

@@ -327,20 +327,36 @@ static int write_probe(struct cache_dir *dir)
 	fd = openat(at, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
-	if (fallocate(fd, 0, 0, size) < 0 && errno != EOPNOTSUPP)
+	/* At once: a process that is killed leaves nothing. */
+	if (unlinkat(at, name, 0) < 0)
+		r = -errno;
+	if (r == 0 && fallocate(fd, 0, 0, size) < 0 && errno != EOPNOTSUPP)
 		r = -errno;
 	if (r == 0 && pwrite(fd, zeros, sizeof(zeros), 0) != (ssize_t)sizeof(zeros))
 		r = -errno;
 	close(fd);
-	if (unlinkat(at, name, 0) < 0 && r == 0)
-		r = -errno;
 	return r;
+}
+
+/* The path names another directory, or none: the next mount would not find what is written here. */
+static bool is_elsewhere(const struct cache_dir *dir)
+{
+	struct stat named, opened;
+
+	return fstat(atomic_load(&dir->fd), &opened) == 0 &&
+	       (stat(dir->path, &named) < 0
+			? errno == ENOENT || errno == ENOTDIR
+			: named.st_dev != opened.st_dev || named.st_ino != opened.st_ino);
 }
 
 int cfs_cachedir_probe(struct cache_dir *dir)
 {
-	int r = atomic_load(&dir->state) == DIR_FAILED ? open_dir(dir) : 0;
+	int r = 0;
 
+	if (atomic_load(&dir->state) == DIR_FAILED)
+		r = open_dir(dir);
+	else if (is_elsewhere(dir))
+		r = -ESTALE;
 	return r < 0 ? r : write_probe(dir);
 }
 
@@ -366,6 +382,8 @@ void cfs_cachedir_check_root(struct cache_dir *dir)
 		cfs_cachedir_fault(dir, "stat", -errno, true);
 	else if (st.st_nlink == 0)
 		cfs_cachedir_fault(dir, "stat", -ENOENT, true);
+	else if (is_elsewhere(dir))
+		set_state(dir, DIR_READ_ONLY, "find at its path", -ESTALE);
 	else if (fstatat(fd, LOCK_NAME, &st, 0) < 0 && errno == ENOENT)
 		write_id(fd, dir->id, false);
 }

@@ -128,6 +128,10 @@ static ssize_t run_write(struct cfs_task *task)
 	struct cfs_stage *st = w->stage;
 	int r;
 
+	/* A block in a directory that was moved away would be lost with this process. */
+	cfs_cachedir_check_root(w->dir);
+	if (atomic_load(&w->dir->state) != DIR_OK)
+		return -EAGAIN;
 	/* Lack of space for staging is not a disk fault: the disk still takes cached blocks. */
 	if (!cfs_stage_disk_has_room(w->dir, st->conf.free_ratio / FREE_PARTS, w->id.len))
 		return -EAGAIN;

@@ -156,8 +156,8 @@ static void log_damaged(const struct staged *e)
 }
 
 /*
- * The staged file is missing. Another mount may have uploaded it, else its bytes are lost and that
- * is logged. False: the disk or the object store cannot tell.
+ * The staged file is missing. Another mount of the directory may have uploaded or removed the block;
+ * else its bytes are lost, and that is logged. False: the disk or the object store cannot tell.
  */
 static bool is_gone(struct cfs_stage *st, const struct staged *e)
 {
@@ -171,8 +171,8 @@ static bool is_gone(struct cfs_stage *st, const struct staged *e)
 	cfs_store_block_key(s, &e->id, key);
 	r = s->object->ops->head(s->object, key, &info, cfs_deadline_in(s->get_timeout_ms));
 	if (r == -ENOENT)
-		cfs_err("staged block has vanished before it was uploaded, its bytes are lost: "
-			"key=%s dir=%s",
+		cfs_err("staged block has vanished before it was uploaded, its bytes are lost "
+			"unless another mount with this directory has removed them: key=%s dir=%s",
 			key, e->dir->path);
 	return r == 0 || r == -ENOENT;
 }

@@ -173,6 +173,24 @@ def test_full_disk(world):
         subprocess.run(["umount", "-l", world.cache])
 
 
+def test_directory_that_is_moved_away(world):
+    """Blocks that are written afterwards are in the bucket, where the next mount finds them. Those that
+    were staged before are uploaded from where they are."""
+    mnt = world.mount("writeback,upload-delay=1h")
+    mnt.allow("takes no more blocks")
+    content = data(100_000)
+    write(mnt / "before", content, sync=True)
+    away = world.cache.with_name("away")
+    world.cache.rename(away)
+    write(mnt / "after", content, sync=True)
+    assert len(world.vol.objects()) == 1
+    assert read(world.elsewhere() / "after") == content
+    assert "takes no more blocks" in mnt.log()
+    mnt.umount()
+    assert not list(away.rglob("rawstaging/**/*_*"))
+    assert read(world.elsewhere() / "before") == content
+
+
 def test_compressed(ws, s3, via):
     """Staged blocks are plain; objects are what the volume says."""
     world = World(ws, s3, via, compress="zstd")

@@ -37,7 +37,7 @@
 
 #define MAX_FILES 16
 #define MAX_DIRS  8
-#define HANDLES	  3 /* two plain ones, one with O_APPEND */
+#define HANDLES	  4 /* two plain ones, one with O_APPEND, one with O_DIRECT */
 #define LOG_OPS	  65536
 #define PAGE	  4096ULL
 #define BLOCK	  (4ULL << 20)
@@ -80,6 +80,7 @@ struct file {
 	uint64_t size;
 	uint64_t size_lo, size_hi; /* since the last sync */
 	int fd[HANDLES];
+	uint8_t *map; /* that stays; NULL: there is none */
 	unsigned dir;
 };
 
@@ -91,7 +92,7 @@ struct op {
 	unsigned handle, dir;
 	uint64_t off, len, src_off;
 	uint64_t old_size, new_size;
-	bool keep_size, sync;
+	bool keep_size, sync; /* keep_size, of a mapping: it stays */
 };
 
 /* Shared with a file, so that it outlives a kill. */
@@ -107,6 +108,7 @@ static struct {
 	const char *progress_path;
 	const char *clone_program;
 	bool enabled[OP_COUNT];
+	bool mixed; /* O_DIRECT, and mappings that stay */
 	bool verify, verbose;
 } conf = {.seed = 1, .n_ops = 2000, .max_size = 8 << 20, .max_io = 256 << 10, .n_files = 3};
 
@@ -395,6 +397,8 @@ static struct op draw(uint64_t index)
 	o.keep_size = rnd_below(2);
 	o.sync = rnd_below(4) == 0;
 	o.dir = (unsigned)rnd_below(conf.n_dirs);
+	if (conf.mixed && rnd_below(3) == 0)
+		o.handle = 3;
 	f = &files[o.file];
 	o.old_size = o.new_size = f->size;
 
@@ -480,7 +484,7 @@ static void file_path(char out[4096], unsigned f, unsigned dir)
 
 static void open_file(unsigned n, bool create)
 {
-	static const int flags[HANDLES] = {O_RDWR, O_RDWR, O_RDWR | O_APPEND};
+	static const int flags[HANDLES] = {O_RDWR, O_RDWR, O_RDWR | O_APPEND, O_RDWR | O_DIRECT};
 	char path[4096];
 	unsigned i;
 
@@ -496,6 +500,9 @@ static void close_file(unsigned n)
 {
 	unsigned i;
 
+	if (files[n].map && munmap(files[n].map, conf.max_size) < 0)
+		fail(n, UINT64_MAX, "munmap of file %u: %s", n, strerror(errno));
+	files[n].map = NULL;
 	for (i = 0; i < HANDLES; i++) {
 		if (files[n].fd[i] >= 0 && close(files[n].fd[i]) < 0)
 			fail(n, UINT64_MAX, "close of file %u: %s", n, strerror(errno));
@@ -590,16 +597,29 @@ static void do_read(const struct op *o)
 	compare(o->file, o->off, io_buf, want, "read");
 }
 
+/* The byte at `start` in the mapping that stays. */
+static uint8_t *kept_map(const struct op *o, uint64_t start)
+{
+	struct file *f = &files[o->file];
+
+	if (!f->map)
+		f->map = mmap(NULL, conf.max_size, PROT_READ | PROT_WRITE, MAP_SHARED,
+			      f->fd[o->handle], 0);
+	return f->map == MAP_FAILED ? MAP_FAILED : f->map + start;
+}
+
 static void do_map(const struct op *o)
 {
 	uint64_t start = o->off & ~(PAGE - 1);
 	uint64_t size = o->off + o->len - start;
 	int prot = PROT_READ | (o->kind == OP_MAPWRITE ? PROT_WRITE : 0);
+	bool stays = conf.mixed && o->keep_size;
 	uint8_t *p;
 
 	if (!o->len)
 		return;
-	p = mmap(NULL, size, prot, MAP_SHARED, files[o->file].fd[o->handle], (off_t)start);
+	p = stays ? kept_map(o, start)
+		  : mmap(NULL, size, prot, MAP_SHARED, files[o->file].fd[o->handle], (off_t)start);
 	if (p == MAP_FAILED)
 		fail_call(o, "mmap");
 	if (o->kind == OP_MAPWRITE) {
@@ -609,7 +629,7 @@ static void do_map(const struct op *o)
 	} else {
 		compare(o->file, o->off, p + (o->off - start), o->len, "mapped read");
 	}
-	if (munmap(p, size) < 0)
+	if (!stays && munmap(p, size) < 0)
 		fail_call(o, "munmap");
 }
 
@@ -847,6 +867,7 @@ __attribute__((noreturn)) static void usage(int code)
 		"  --io BYTES      longest transfer (256k)\n"
 		"  --allocate --punch --zero --copy   these operations too\n"
 		"  --clone PROGRAM clone files too; PROGRAM is the cachefs command\n"
+		"  --mixed         handles with O_DIRECT and mappings that stay, too\n"
 		"  --no-mmap       without mapped reads and writes\n"
 		"  --progress FILE keep count there of what was begun and what was synced\n"
 		"  --verify        do nothing, check what an earlier run with the same options "
@@ -868,6 +889,7 @@ static void parse(int argc, char **argv)
 		ZERO,
 		COPY,
 		CLONE,
+		MIXED,
 		NO_MMAP,
 		PROGRESS,
 		VERIFY
@@ -883,6 +905,7 @@ static void parse(int argc, char **argv)
 		{"zero", no_argument, NULL, ZERO},
 		{"copy", no_argument, NULL, COPY},
 		{"clone", required_argument, NULL, CLONE},
+		{"mixed", no_argument, NULL, MIXED},
 		{"no-mmap", no_argument, NULL, NO_MMAP},
 		{"progress", required_argument, NULL, PROGRESS},
 		{"verify", no_argument, NULL, VERIFY},
@@ -921,6 +944,9 @@ static void parse(int argc, char **argv)
 		case CLONE:
 			conf.enabled[OP_CLONE] = true;
 			conf.clone_program = optarg;
+			break;
+		case MIXED:
+			conf.mixed = true;
 			break;
 		case NO_MMAP:
 			conf.enabled[OP_MAPWRITE] = conf.enabled[OP_MAPREAD] = false;

@@ -18,6 +18,8 @@ OPS = 3000
 TOTAL = int(os.environ.get("CACHEFS_MODEL_OPS") or 4 * OPS)  # of test_all_at_once
 FRESH = "attr-cache=0,entry-cache=0,dir-entry-cache=0"
 
+MIXED = ["--mixed", "--allocate", "--punch", "--zero", "--copy"]
+
 # name -> (mount options, format options, cfsx options)
 RUNS = {
     "small": ("", {}, []),
@@ -30,6 +32,7 @@ RUNS = {
     "copies": ("", {"trash_days": 1}, ["--copy", "--punch", "--files", "5"]),
     "writeback": ("writeback_cache", {}, []),
     "no-caches": (FRESH, {}, []),
+    "mixed": ("", {}, MIXED),
 }
 
 

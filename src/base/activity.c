@@ -76,7 +76,7 @@ static unsigned n_queued;				 /* under the lock */
 static pthread_key_t at_exit;
 static _Thread_local struct record *own;
 static _Thread_local uint64_t waited_ms[CFS_WAIT_COUNT]; /* since the request began */
-static _Thread_local bool unseen;			 /* there was none left */
+static _Thread_local bool unseen;			 /* there was no record left for it */
 static _Thread_local void (*on_wait)(void);
 
 /* ---- records ---- */

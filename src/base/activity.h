@@ -55,7 +55,7 @@ enum cfs_wait {
  */
 int cfs_activity_init(void);
 
-/* Of the calling thread. op is copied, at most 15 bytes of it. started_ms: 0 is now. */
+/* Begins the request of the calling thread. Copies at most 15 bytes of op. started_ms 0: now. */
 void cfs_activity_request(const char *op, uint64_t ino, pid_t caller, uint64_t started_ms);
 void cfs_activity_request_end(void);
 
@@ -75,11 +75,11 @@ void cfs_activity_dequeue(struct cfs_activity_queued *a); /* or NULL */
 void cfs_activity_wait(enum cfs_wait what, uint64_t id, const char *text);
 void cfs_activity_wait_end(void);
 /*
- * Calls fn before each wait of the calling thread; NULL: no longer. fn does not wait, and takes no
- * lock but leaves.
+ * Calls fn before each wait of the calling thread. NULL: calls nothing. fn must not wait, and may
+ * take leaf locks only.
  */
 void cfs_activity_on_wait(void (*fn)(void));
-/* The innermost one goes on, with another text. */
+/* Replaces the text of the innermost wait. */
 void cfs_activity_wait_goes_on(const char *text);
 
 /*

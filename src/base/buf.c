@@ -513,16 +513,6 @@ static const struct cfs_metric metrics[] = {
 
 const struct cfs_metric_table cfs_pool_metrics = CFS_METRIC_TABLE(metrics, .snapshot = snapshot);
 
-uint64_t cfs_pool_available(struct cfs_pool *p)
-{
-	uint64_t used;
-
-	pthread_mutex_lock(&p->lock);
-	used = p->used;
-	pthread_mutex_unlock(&p->lock);
-	return p->budget - used;
-}
-
 void cfs_pool_destroy(struct cfs_pool *p)
 {
 	struct reclaimer *rc;

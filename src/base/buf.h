@@ -85,8 +85,6 @@ struct cfs_pool_stats {
 };
 void cfs_pool_stats(struct cfs_pool *p, struct cfs_pool_stats *ret);
 extern const struct cfs_metric_table cfs_pool_metrics;
-/* Bytes that could be had without waiting or reclaiming. */
-uint64_t cfs_pool_available(struct cfs_pool *p);
 
 /*
  * A byte string made of pieces of pages. Owns one reference per piece. A piece without a page is a

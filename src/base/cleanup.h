@@ -3,7 +3,6 @@
 #ifndef CFS_CLEANUP_H
 #define CFS_CLEANUP_H
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -16,12 +15,6 @@ static inline void cfs_closep(int *fd)
 {
 	if (*fd >= 0)
 		close(*fd);
-}
-
-static inline void cfs_unlockp(pthread_mutex_t **lock)
-{
-	if (*lock)
-		pthread_mutex_unlock(*lock);
 }
 
 #define cfs_auto_free  __attribute__((cleanup(cfs_freep)))

@@ -15,9 +15,9 @@
 
 /* Once, before other threads and the fork() of those that are to share it. -errno. */
 int cfs_logring_create(void);
-/* Nothing happens where there is no ring. Any thread, without a lock. */
+/* Without a ring it does nothing. Any thread; takes no lock. */
 void cfs_logring_add(const char *line);
-/* The oldest first. fd: of another process' ring. -EPROTO: that is of another version. */
+/* Prints the oldest line first. fd: the ring of another process. -EPROTO: it has another version. */
 int cfs_logring_print(int fd, FILE *out);
 
 #endif

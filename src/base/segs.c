@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Byte strings made of pieces of pages. */
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>

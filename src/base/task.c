@@ -6,18 +6,18 @@
 
 static void unref(struct cfs_task *t)
 {
-	bool last, left;
+	bool last, uncollected;
 
 	pthread_mutex_lock(&t->lock);
 	last = --t->refs == 0;
-	left = t->done && !t->taken;
+	uncollected = t->done && !t->taken;
 	pthread_mutex_unlock(&t->lock);
 	if (!last)
 		return;
 	pthread_cond_destroy(&t->ended);
 	pthread_mutex_destroy(&t->lock);
 	if (t->free)
-		t->free(t, left);
+		t->free(t, uncollected);
 	else
 		free(t);
 }

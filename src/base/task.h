@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A call that may hang, made by a worker for a caller with a bounded wait. An abandoned task goes
- * on by itself with its own data, and cleans up at its end.
+ * A call that may hang, made by a worker for a caller with a bounded wait. An abandoned task
+ * continues with its own data, and frees them at its end.
  */
 #ifndef CFS_TASK_H
 #define CFS_TASK_H
@@ -16,10 +16,10 @@
 struct cfs_task;
 typedef ssize_t (*cfs_task_run_fn)(struct cfs_task *t);
 /*
- * Called by the last holder, which may be the worker. left: the task has run, and its result was
- * not collected.
+ * Called by the last holder, which may be the worker. uncollected: the task has run, and no caller
+ * has taken its result.
  */
-typedef void (*cfs_task_free_fn)(struct cfs_task *t, bool left);
+typedef void (*cfs_task_free_fn)(struct cfs_task *t, bool uncollected);
 
 /* Embedded, first, in a structure with what the task needs and returns. */
 struct cfs_task {
@@ -45,7 +45,7 @@ void *cfs_task_new(size_t size, cfs_task_run_fn run_task, cfs_task_free_fn free_
  * begun and is abandoned; -EAGAIN: it has not begun, and will not unless it stays.
  */
 int cfs_task_wait(struct cfs_task *t, struct cfs_workers *w, cfs_deadline_t deadline, ssize_t *ret);
-/* The caller has done with it. */
+/* Drops the reference of the caller. */
 void cfs_task_end(struct cfs_task *t);
 
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Threads that call a function periodically. */
 #include <errno.h>
 #include <stdlib.h>
 

@@ -20,7 +20,7 @@ struct cfs_workers {
 	pthread_cond_t left;  /* stopping and no submitter waits any more */
 	struct cfs_job *head, **tail;
 	size_t queued;
-	unsigned max, stuck, busy; /* stuck: workers that were given up, busy too */
+	unsigned max, stuck, busy; /* stuck: abandoned workers, which are busy, too */
 	unsigned n_threads, idle, submitters_waiting;
 	uint64_t done;
 	bool stopping;

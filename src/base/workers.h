@@ -38,8 +38,8 @@ int cfs_workers_try_submit(struct cfs_workers *w, struct cfs_job *job);
 /* True when the job was still queued: it will not run and belongs to the caller again. */
 bool cfs_workers_cancel(struct cfs_workers *w, struct cfs_job *job);
 /*
- * A job is stuck and its worker is given up: another may be started in its place. At most as many
- * replacements as the pool's maximum; a worker that returns after all stays.
+ * Abandons the worker of a job that hangs: another one may be started in its place. There are at
+ * most as many replacements as the pool's maximum. A worker that returns after all stays.
  */
 void cfs_workers_replace(struct cfs_workers *w);
 /* At most as many as at the start. Jobs that run beyond a lower maximum end as they would. */

@@ -170,9 +170,7 @@ static void plan(const struct cfs_data *d, const struct cfs_view *v, uint32_t en
 		while (off < to && f->n < PARTS_MAX) {
 			struct range *r = &f->part[f->n++];
 
-			r->block.slice = p->slice;
-			r->block.index = off / block;
-			r->block.len = CFS_MIN(block, p->slice_size - r->block.index * block);
+			r->block = cfs_block_of(p->slice, p->slice_size, off / block, block);
 			r->off = off % block;
 			r->len = CFS_MIN(to - off, r->block.len - r->off);
 			off += r->len;

@@ -85,12 +85,11 @@ static int each_source(const struct cfs_view *v, uint32_t block, uint32_t pos, u
 		while (from < to && r == 0) {
 			uint32_t off = p->slice_off + (from - p->pos);
 			struct source src = {
-				.block = {.slice = p->slice, .index = off / block},
+				.block = cfs_block_of(p->slice, p->slice_size, off / block, block),
 				.off = off % block,
 				.pos = from,
 			};
 
-			src.block.len = CFS_MIN(block, p->slice_size - src.block.index * block);
 			src.len = CFS_MIN(to - from, src.block.len - src.off);
 			r = fn(arg, &src);
 			from += src.len;

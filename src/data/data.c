@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Life of the data layer, the table of open files, and the flusher. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

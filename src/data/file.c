@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Length and attributes of a file; truncate, fallocate, copy and seek. */
 #include <errno.h>
 #include <unistd.h>
 
@@ -47,8 +48,8 @@ void cfs_file_last_attr(struct cfs_file *f, struct cfs_attr *ret)
 {
 	pthread_mutex_lock(&f->lock);
 	*ret = f->attr;
+	cfs_file_overlay(f, ret);
 	pthread_mutex_unlock(&f->lock);
-	cfs_file_overlay_attr(f, ret);
 	ret->nlink = 0;
 }
 

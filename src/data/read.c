@@ -185,11 +185,9 @@ static int read_blocks(const struct reader *rd, const struct part *part, struct 
 	int r;
 
 	while (off < end) {
-		struct cfs_block b = {.slice = part->slice, .index = off / block};
-		uint32_t in = off % block, n;
+		struct cfs_block b = cfs_block_of(part->slice, part->size, off / block, block);
+		uint32_t in = off % block, n = CFS_MIN(end - off, b.len - in);
 
-		b.len = CFS_MIN(block, part->size - b.index * block);
-		n = CFS_MIN(end - off, b.len - in);
 		pattern.likely = likely_part(rd, &b, in, rd->at + (off - part->off));
 		r = cfs_store_fetch(d->conf.store, &b, in, n, pattern, rd->ctx->deadline, ret,
 				    &source);
@@ -256,11 +254,9 @@ static uint32_t prefetch_part(struct cfs_data *d, const struct part *part, uint6
 	uint32_t block = d->conf.block_size, off = part->off, end = part->off + part->len;
 
 	while (off < end) {
-		struct cfs_block b = {.slice = part->slice, .index = off / block};
-		uint32_t in = off % block, n;
+		struct cfs_block b = cfs_block_of(part->slice, part->size, off / block, block);
+		uint32_t in = off % block, n = CFS_MIN(end - off, b.len - in);
 
-		b.len = CFS_MIN(block, part->size - b.index * block);
-		n = CFS_MIN(end - off, b.len - in);
 		if (!cfs_store_prefetch(d->conf.store, &b, in, n, owner))
 			break;
 		off += n;

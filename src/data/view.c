@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The records of a chunk, applied in order: its visible pieces. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -152,15 +152,30 @@ static void taken(struct cfs_wslice *s, const struct cfs_ctx *ctx, uint32_t end,
 	cfs_wslice_kick(s);
 }
 
-/* Consumes up to a page of the next bytes, for [pos, pos + n) of a chunk. */
-static int write_page(struct cfs_file *f, const struct cfs_ctx *ctx, struct source *src,
-		      uint32_t indx, uint32_t pos, uint32_t n, struct cfs_page **spare)
+/* Replaces *spare by a page of at least `need` bytes, for page k of a slice. Called without locks. */
+static int get_spare(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t need, uint32_t k,
+		     struct cfs_page **spare)
 {
-	uint32_t at, k, in, need, first, last;
+	int r;
+
+	cfs_page_unref(*spare);
+	*spare = NULL;
+	/* A file that has filled one page will probably fill the next. */
+	r = cfs_page_get(f->data->conf.pool, k ? CFS_PAGE_LARGE : need, CFS_USE_WRITE,
+			 ctx->deadline, spare);
+	return r == -ETIMEDOUT ? -EIO : r;
+}
+
+/*
+ * Finds or opens the slice for up to *n bytes at pos of a chunk, with the page for them, and cuts *n
+ * to what fits into that page. 0: *ret is the slice, and f->lock is held.
+ */
+static int take_place(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx, uint32_t pos,
+		      uint32_t *n, struct cfs_page **spare, struct cfs_wslice **ret)
+{
+	uint32_t at, k, need;
 	struct cfs_wslice *s;
 	struct cfs_chunk *c;
-	struct cfs_page *page;
-	bool listed;
 	int r;
 
 	for (;;) {
@@ -168,50 +183,60 @@ static int write_page(struct cfs_file *f, const struct cfs_ctx *ctx, struct sour
 		c = cfs_chunk_get(f, indx);
 		r = c ? 0 : -ENOMEM;
 		if (r < 0)
-			goto unlock;
-		s = slice_find(c, pos, n);
+			break;
+		s = slice_find(c, pos, *n);
 		at = s ? pos - s->pos : 0;
 		k = at / CFS_PAGE_LARGE;
-		in = at % CFS_PAGE_LARGE;
-		n = CFS_MIN(n, CFS_PAGE_LARGE - in);
-		need = in + n;
-		page = s && k < s->n_pages ? s->pages[k] : NULL;
-		if (s && page && page->size >= need)
-			break;
+		*n = CFS_MIN(*n, CFS_PAGE_LARGE - at % CFS_PAGE_LARGE);
+		need = at % CFS_PAGE_LARGE + *n;
+		*ret = s;
+		if (s && k < s->n_pages && s->pages[k] && s->pages[k]->size >= need)
+			return 0;
 		if (!*spare || (*spare)->size < need) {
 			pthread_mutex_unlock(&f->lock);
-			cfs_page_unref(*spare);
-			*spare = NULL;
-			/* A file that has filled one page will probably fill the next. */
-			r = cfs_page_get(f->data->conf.pool, k ? CFS_PAGE_LARGE : need,
-					 CFS_USE_WRITE, ctx->deadline, spare);
+			r = get_spare(f, ctx, need, k, spare);
 			if (r < 0)
-				return r == -ETIMEDOUT ? -EIO : r;
+				return r;
 			continue;
 		}
-		if (!s) {
-			if (f->n_pending >= CFS_FILE_PENDING) {
-				r = wait_for_slices(f, ctx->deadline);
-				pthread_mutex_unlock(&f->lock);
-				if (r < 0)
-					return r;
-				continue;
-			}
-			s = slice_open(f, c, pos);
-			r = s ? 0 : -ENOMEM;
+		if (!s && f->n_pending >= CFS_FILE_PENDING) {
+			r = wait_for_slices(f, ctx->deadline);
+			if (r < 0)
+				break;
+			pthread_mutex_unlock(&f->lock);
+			continue;
 		}
-		if (r == 0)
-			r = grow_pages(s, k);
+		if (!s)
+			*ret = s = slice_open(f, c, pos);
+		r = s ? grow_pages(s, k) : -ENOMEM;
 		if (r < 0)
-			goto unlock;
+			break;
 		use_page(s, k, spare);
-		break;
+		return 0;
 	}
-	page = s->pages[k];
+	pthread_mutex_unlock(&f->lock);
+	return r;
+}
+
+/* Consumes up to a page of the next bytes, for [pos, pos + n) of a chunk. Returns how many. */
+static int write_page(struct cfs_file *f, const struct cfs_ctx *ctx, struct source *src,
+		      uint32_t indx, uint32_t pos, uint32_t n, struct cfs_page **spare)
+{
+	uint32_t at, first, last;
+	struct cfs_wslice *s;
+	struct cfs_page *page;
+	bool listed;
+	int r;
+
+	r = take_place(f, ctx, indx, pos, &n, spare, &s);
+	if (r < 0)
+		return r;
+	at = pos - s->pos;
+	page = s->pages[at / CFS_PAGE_LARGE];
 	s->busy = true;
 	pthread_mutex_unlock(&f->lock);
 
-	source_copy(src, page->data + in, n);
+	source_copy(src, page->data + at % CFS_PAGE_LARGE, n);
 
 	pthread_mutex_lock(&f->lock);
 	listed = f->listed;
@@ -222,10 +247,6 @@ static int write_page(struct cfs_file *f, const struct cfs_ctx *ctx, struct sour
 	if (first < last)
 		cfs_wslice_put(s, first, last, false, ctx->deadline);
 	return (int)n;
-
-unlock:
-	pthread_mutex_unlock(&f->lock);
-	return r;
 }
 
 static int write_range(struct cfs_file *f, const struct cfs_ctx *ctx, struct source *src,

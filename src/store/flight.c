@@ -484,7 +484,7 @@ static int wait_flight(struct flight *f, const struct cfs_miss *m, struct awaite
 	pthread_mutex_unlock(&f->shard->lock);
 	/* While it was queued, the disk of an earlier job delayed it, not its own. */
 	if (late && begun)
-		cfs_route_leave(s, tier, &f->id);
+		cfs_route_abandon(s, tier, &f->id);
 	else if (late)
 		cfs_workers_replace(s->local_workers);
 	return r;

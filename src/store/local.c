@@ -43,10 +43,10 @@ struct readahead {
 	struct cfs_block id;
 	uint32_t off, len;
 	/* Under store->prefetch_lock. */
-	TAILQ_ENTRY(readahead) link; /* in store->readaheads, unless `left` */
+	TAILQ_ENTRY(readahead) link; /* in store->readaheads, unless it is abandoned */
 	uint64_t since_ms;	     /* when it was queued, or began */
 	bool begun;
-	bool left; /* abandoned: it hangs with the disk, and is not counted */
+	bool abandoned; /* it hangs with the disk, and is not counted */
 };
 
 static void unref_pages(struct pages *p)
@@ -95,7 +95,7 @@ static ssize_t run_range_read(struct cfs_task *task)
 	return n;
 }
 
-static void free_range_read(struct cfs_task *task, bool left)
+static void free_range_read(struct cfs_task *task, bool uncollected)
 {
 	struct range_read *d = (struct range_read *)task;
 
@@ -198,7 +198,7 @@ static void run_ahead(struct cfs_job *job)
 	pthread_mutex_unlock(&s->prefetch_lock);
 	t->ops->ahead(t->tier, &a->id, a->off, a->len);
 	pthread_mutex_lock(&s->prefetch_lock);
-	if (!a->left)
+	if (!a->abandoned)
 		unlist(s, a);
 	pthread_mutex_unlock(&s->prefetch_lock);
 	free(a);
@@ -216,7 +216,7 @@ static bool drop_late(struct cfs_store *s, struct cfs_block *ret_hangs)
 	if (!hangs && !cfs_workers_cancel(s->local_workers, &a->job))
 		return false;
 	unlist(s, a);
-	a->left = true;
+	a->abandoned = true;
 	*ret_hangs = a->id;
 	if (!hangs)
 		free(a);
@@ -249,7 +249,7 @@ int cfs_local_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	}
 	pthread_mutex_unlock(&s->prefetch_lock);
 	if (hangs)
-		cfs_route_leave(s, 0, &stuck);
+		cfs_route_abandon(s, 0, &stuck);
 	if (!a)
 		return 0;
 	free(a);

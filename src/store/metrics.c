@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Numbers of the block store. */
 #include "store-internal.h"
 
 /* A counter that each shard has under its lock. */

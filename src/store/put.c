@@ -16,7 +16,7 @@
 /* One part of the pool may wait for upload; the watchdog's period is one part of the timeout. */
 #define POOL_PARTS  2
 #define WATCH_PARTS 8
-/* Rounds of slow uploads before there are more at a time. */
+/* Rounds of slow uploads after which their number grows. */
 #define PATIENCE_MIN 4u
 #define PATIENCE_MAX 256u
 
@@ -28,7 +28,7 @@ struct cfs_put {
 	struct cfs_segs data;
 	cfs_put_done_fn done;
 	void *arg;
-	bool staged; /* by its worker, before it reports */
+	bool staged; /* on the local disk; set by its worker before it reports */
 
 	/* Under put_lock. */
 	LIST_ENTRY(cfs_put) link; /* until ended */
@@ -119,8 +119,7 @@ static unsigned pages_for_slots(struct cfs_put *p, struct cfs_page *pages[CFS_ST
 	return n;
 }
 
-/* The block stops being read from the upload, and after success starts being read from the cache.
- */
+/* Ends the reads from the upload. keep: the cache has the block from here on. */
 static void detach(struct cfs_put *p, bool keep)
 {
 	struct cfs_page *pages[CFS_STORE_PAGES_MAX];
@@ -236,7 +235,7 @@ static int store_block(struct cfs_put *p, cfs_deadline_t deadline)
 	return r;
 }
 
-/* With put_lock. probes: although uploads were slow. */
+/* With put_lock. probes: the number grows although uploads were slow. */
 static void set_uploads(struct cfs_store *s, unsigned n, bool probes)
 {
 	s->uploads_now = n;

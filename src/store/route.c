@@ -77,7 +77,7 @@ void cfs_route_offer(struct cfs_store *s, const struct cfs_route *route, const s
 	}
 }
 
-void cfs_route_leave(struct cfs_store *s, unsigned tier, const struct cfs_block *b)
+void cfs_route_abandon(struct cfs_store *s, unsigned tier, const struct cfs_block *b)
 {
 	const struct cfs_tier_slot *t = &s->tiers[tier];
 
@@ -92,6 +92,6 @@ int cfs_route_wait(struct cfs_store *s, unsigned tier, const struct cfs_block *b
 	int r = cfs_task_wait(task, s->local_workers, deadline, ret);
 
 	if (r == -ETIMEDOUT)
-		cfs_route_leave(s, tier, b);
+		cfs_route_abandon(s, tier, b);
 	return r;
 }

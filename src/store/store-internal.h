@@ -18,9 +18,9 @@
  *	stage/	  writeback
  *
  * Locks: a shard's lock protects its blocks with all their slots, and the flights of those blocks.
- * put_lock protects the list of uploads, alloc_lock a flag, sync.lock the syncs. They are leaves
- * (but for sync.lock, under which a job is queued): nothing is called under them that takes
- * pages or another lock of the store, and no I/O is done.
+ * put_lock protects the list of uploads, alloc_lock a flag, sync.lock the syncs. These are leaves,
+ * but a job is queued under sync.lock. Under them no I/O is done, and nothing is called that takes
+ * pages or another lock of the store.
  */
 #ifndef CFS_STORE_INTERNAL_H
 #define CFS_STORE_INTERNAL_H
@@ -54,7 +54,7 @@ struct slot {
 	uint8_t hot;   /* hits since the clock hand passed, at most HOT_MAX */
 	bool fresh;    /* not read since it was inserted */
 	bool stream;   /* prefetched for a stream that has not read it to its end */
-	bool passed;   /* the stream has: first in shard.clock */
+	bool passed;   /* the stream has read it to its end: first in shard.clock */
 	uint32_t born; /* store->inserted when it was prefetched; else a value long ago */
 };
 
@@ -285,8 +285,8 @@ struct cfs_workers *cfs_route_workers(const struct cfs_store *s, enum read_state
  */
 void cfs_route_offer(struct cfs_store *s, const struct cfs_route *route, const struct cfs_block *b,
 		     const struct cfs_segs *data, unsigned source, bool nowait);
-/* A get of tier number `tier` hangs: its worker is replaced. */
-void cfs_route_leave(struct cfs_store *s, unsigned tier, const struct cfs_block *b);
+/* Abandons the worker of a get that hangs in this tier, and replaces it. */
+void cfs_route_abandon(struct cfs_store *s, unsigned tier, const struct cfs_block *b);
 /*
  * Runs a task on a block in a local tier on a worker. As cfs_task_wait(), but a worker that hangs
  * is abandoned and replaced, as above.

@@ -23,11 +23,10 @@ enum cfs_opt_kind {
 };
 
 enum cfs_opt_flags {
-	CFS_OPT_SECRET = 1 << 0,  /* never shown; only cfs_opt_set() takes it, arguments do not */
-	CFS_OPT_HIDDEN = 1 << 1,  /* not in --help: for tests */
-	CFS_OPT_REMOUNT = 1 << 2, /* may change while mounted */
+	CFS_OPT_SECRET = 1 << 0, /* never shown; only cfs_opt_set() takes it, arguments do not */
+	CFS_OPT_HIDDEN = 1 << 1, /* not in --help: for tests */
 	/* A number: all bits of the field are set until a value is given; `def` is only shown. */
-	CFS_OPT_UNSET = 1 << 3,
+	CFS_OPT_UNSET = 1 << 2,
 };
 
 struct cfs_opt {

@@ -27,9 +27,9 @@
 /* Trees of a directory: blocks of the cache; blocks that are not uploaded yet. */
 #define CFS_CACHEDIR_CACHED "raw"
 #define CFS_CACHEDIR_STAGED "rawstaging"
-/* Behind the name of a file that is not whole yet. */
+/* Suffix of a file that is being written. */
 #define CFS_CACHEDIR_TMP ".tmp"
-/* An older one has no writer. */
+/* A file with this suffix that is older has no writer. */
 #define CFS_CACHEDIR_TMP_AGE_S 600
 
 #define CFS_CACHEDIR_SEGMENT   (32u << 10) /* bytes that a checksum covers */
@@ -112,7 +112,7 @@ void cfs_cachedir_fault(struct cache_dir *dir, const char *what, int err, bool w
 bool cfs_cachedir_retry_is_due(struct cache_dir *dir);
 /* Opens it if it has failed, and writes to it. */
 int cfs_cachedir_probe(struct cache_dir *dir);
-/* Ends a try: err 0: the directory is DIR_OK; else the next pause begins. */
+/* Ends a retry. err 0: the directory is DIR_OK; else the next pause begins. */
 void cfs_cachedir_retried(struct cache_dir *dir, int err);
 /* Finds a tree that was removed, moved away or cleared while its root is open. */
 void cfs_cachedir_check_root(struct cache_dir *dir);

@@ -326,7 +326,7 @@ struct cfs_disk {
 uint32_t cfs_disk_now_s(void);
 /* The directory of a block's key among those that have not failed, or NULL. */
 struct disk_dir *cfs_disk_dir_of_key(struct cfs_disk *d, const struct cfs_block *b);
-/* Removes a file whose bytes are not those of the block it is named after, and says so. */
+/* Removes and logs a file whose bytes are not those of the block it is named after. */
 void cfs_disk_drop_damaged(struct disk_dir *dir, const struct cfs_block *b);
 /* The directory that a block is staged in, or NULL. */
 struct disk_dir *cfs_disk_staged_dir(struct cfs_disk *d, const struct cfs_block *b);

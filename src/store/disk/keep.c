@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The keeper of a directory: a thread that looks after space, age and idle files, scans, and tries
- * again what has failed.
+ * The maintenance thread of a directory. It keeps space and age within their limits, closes idle
+ * files, scans the directory, and retries one that has failed.
  */
 #include <errno.h>
 
@@ -12,7 +12,7 @@
 #define QUEUE_LIMIT 4096
 /* An open file that was not read for so long is closed. */
 #define IDLE_S 60
-/* Others may add files too. */
+/* Other clients may add files, too. */
 #define SCAN_MS 3600000
 /* A disk that takes that long for a probe is not used yet. */
 #define PROBE_MS 1000

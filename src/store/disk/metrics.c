@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Numbers of the disk cache. */
 #include "disk-internal.h"
 #include "whole.h"
 

@@ -2,10 +2,11 @@
 /*
  * The order in which blocks leave.
  *
- * S3-FIFO (Yang et al., SOSP 2023): a newcomer enters a small queue of a tenth of the bytes. What
- * was not read by the time it reaches the end leaves, its hash staying behind for a while; what was
- * read, or comes back while its hash is known, goes to the main queue, where each read buys another
- * round. A scan through the volume passes through the small queue and leaves the rest alone.
+ * S3-FIFO (Yang et al., SOSP 2023): a new block enters a small queue of a tenth of the bytes. A
+ * block that was not read when it reaches the end of this queue is evicted. Its hash, the ghost, is
+ * remembered for a while. A block that was read, or returns while its ghost is known, enters the
+ * main queue, in which each read saves it from eviction once. So a scan of the volume passes
+ * through the small queue, and leaves the main one as it is.
  *
  * Reads within one second count once: a block is read in many pieces by one sequential reader.
  */
@@ -13,9 +14,9 @@
 #include "disk-internal.h"
 
 #define SMALL_PARTS 10
-/* Entries that may be sent round again before one is taken whatever it has earned. */
-#define ROUNDS_MAX 1024
-#define TRIES_MAX  64 /* to hit an entry that is in use, at random */
+/* After so many reinsertions the next entry is evicted, whether it was read or not. */
+#define REINSERTS_MAX 1024
+#define TRIES_MAX     64 /* to hit an entry that is in use, at random */
 
 static void link_newest(struct index *ix, enum queue_name name, uint32_t h)
 {
@@ -106,7 +107,7 @@ void cfs_disk_queue_hit(struct index *ix, uint32_t h, uint32_t now_s)
 	}
 }
 
-static void send_round(struct index *ix, uint32_t h, unsigned freq)
+static void reinsert(struct index *ix, uint32_t h, unsigned freq)
 {
 	cfs_disk_queue_leave(ix, h);
 	ix->entries[h].freq = freq & CFS_FREQ_MAX;
@@ -117,14 +118,14 @@ static uint32_t s3fifo_victim(struct index *ix)
 {
 	struct index_queue *small = &ix->queues[CFS_QUEUE_SMALL],
 			   *main = &ix->queues[CFS_QUEUE_MAIN];
-	unsigned rounds;
+	unsigned reinserts;
 	uint32_t h, hash;
 
-	for (rounds = 0;; rounds++) {
+	for (reinserts = 0;; reinserts++) {
 		if (small->n > 0 && (small->bytes >= ix->limit / SMALL_PARTS || main->n == 0)) {
 			h = small->oldest;
-			if (ix->entries[h].freq > 0 && rounds < ROUNDS_MAX) {
-				send_round(ix, h, 0);
+			if (ix->entries[h].freq > 0 && reinserts < REINSERTS_MAX) {
+				reinsert(ix, h, 0);
 				continue;
 			}
 			hash = cfs_disk_queue_hash(&ix->entries[h]);
@@ -132,9 +133,9 @@ static uint32_t s3fifo_victim(struct index *ix)
 			return h;
 		}
 		h = main->oldest;
-		if (h == CFS_NIL || ix->entries[h].freq == 0 || rounds >= ROUNDS_MAX)
+		if (h == CFS_NIL || ix->entries[h].freq == 0 || reinserts >= REINSERTS_MAX)
 			return h;
-		send_round(ix, h, ix->entries[h].freq - 1u);
+		reinsert(ix, h, ix->entries[h].freq - 1u);
 	}
 }
 

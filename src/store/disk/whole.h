@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole files (cachefs/whole.h): which there are.
+ * Whole files (cachefs/whole.h), for their source files.
  *
  *	whole.c     the table, its order of eviction, the files of a directory
  *	assemble.c  making one out of blocks, and verifying one

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks on their way into files. Offered blocks are queued with references to their pages, in
- * bounded bytes, and written by the directory's one writer thread; it is dropped when the queue is
- * full or when the pool runs dry. A file appears under its name only when it is whole.
+ * Writes blocks into files. An offered block waits in a queue, with references to its pages, for
+ * the writer thread of its directory. The bytes in the queue are bounded: a block is dropped when it
+ * has no room, or when the pool runs dry. A file gets its name when it is complete.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -105,13 +105,13 @@ extern const struct cfs_peer_serve_ops cfs_peers_serve_ops;
  */
 int cfs_peers_reserve(struct cfs_peers *p, enum reserved_for use, const struct cfs_block *block,
 		      uint64_t bytes, cfs_deadline_t deadline, struct reservation **ret);
-void cfs_peers_release(struct reservation *l);
+void cfs_peers_release(struct reservation *rv);
 /* Whether the block is being fetched on behalf of its owner, which is slow. */
 bool cfs_peers_fails_over(struct cfs_peers *p, const struct cfs_block *b);
 /* Sets or clears that mark of the reservation. */
-void cfs_peers_set_failover(struct reservation *l, bool failover);
+void cfs_peers_set_failover(struct reservation *rv, bool failover);
 /* Writes a fetched block to the disk cache. It stays in its reservation until then. */
-void cfs_peers_keep_fetched(struct reservation *l, const struct cfs_segs *data);
+void cfs_peers_keep_fetched(struct reservation *rv, const struct cfs_segs *data);
 /* The same for an own block. It is dropped without room; up to two threads wait for room first. */
 void cfs_peers_keep_own(struct cfs_peers *p, const struct cfs_block *b, const struct cfs_segs *data,
 			bool nowait);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The peer tier: joining and leaving the group, reads from its members. */
 #include <cachefs/disk.h>
 #include <errno.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Memory for blocks that are served to other members, or wait to be written to disk. */
 #include <cachefs/disk.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -12,61 +13,61 @@
 int cfs_peers_reserve(struct cfs_peers *p, enum reserved_for use, const struct cfs_block *block,
 		      uint64_t bytes, cfs_deadline_t deadline, struct reservation **ret)
 {
-	struct reservation *l = calloc(1, sizeof(*l));
+	struct reservation *rv = calloc(1, sizeof(*rv));
 	int r = 0;
 
-	if (!l)
+	if (!rv)
 		return -ENOMEM;
-	l->peers = p;
-	l->use = use;
-	l->bytes = bytes;
-	l->refs = 1;
-	l->kept = use == RESERVED_OWN;
+	rv->peers = p;
+	rv->use = use;
+	rv->bytes = bytes;
+	rv->refs = 1;
+	rv->kept = use == RESERVED_OWN;
 	if (block)
-		l->block = *block;
+		rv->block = *block;
 	pthread_mutex_lock(&p->lock);
 	while (p->reserved[use] > 0 && p->reserved[use] + bytes > p->reserved_max && r == 0)
 		r = deadline ? cfs_cond_wait(&p->room, &p->lock, deadline) : -EAGAIN;
 	if (r == 0) {
 		p->reserved[use] += bytes;
-		LIST_INSERT_HEAD(&p->reservations, l, link);
+		LIST_INSERT_HEAD(&p->reservations, rv, link);
 	}
 	pthread_mutex_unlock(&p->lock);
 	if (r == 0)
-		*ret = l;
+		*ret = rv;
 	else
-		free(l);
+		free(rv);
 	return r == 0 ? 0 : -EAGAIN;
 }
 
-void cfs_peers_release(struct reservation *l)
+void cfs_peers_release(struct reservation *rv)
 {
-	struct cfs_peers *p = l->peers;
+	struct cfs_peers *p = rv->peers;
 	bool last;
 
 	pthread_mutex_lock(&p->lock);
-	last = --l->refs == 0;
+	last = --rv->refs == 0;
 	if (last) {
-		LIST_REMOVE(l, link);
-		p->reserved[l->use] -= l->bytes;
+		LIST_REMOVE(rv, link);
+		p->reserved[rv->use] -= rv->bytes;
 		pthread_cond_broadcast(&p->room);
 	}
 	pthread_mutex_unlock(&p->lock);
 	if (last)
-		free(l);
+		free(rv);
 }
 
 /* Called with the lock: the reservation of the block that has these flags, if they are set. */
 static struct reservation *find(struct cfs_peers *p, const struct cfs_block *b, bool kept,
 				bool failover)
 {
-	struct reservation *l;
+	struct reservation *rv;
 
-	LIST_FOREACH(l, &p->reservations, link)
+	LIST_FOREACH(rv, &p->reservations, link)
 	{
-		if (l->block.len && l->block.slice == b->slice && l->block.index == b->index &&
-		    (l->kept || !kept) && (l->failover || !failover))
-			return l;
+		if (rv->block.len && rv->block.slice == b->slice && rv->block.index == b->index &&
+		    (rv->kept || !kept) && (rv->failover || !failover))
+			return rv;
 	}
 	return NULL;
 }
@@ -86,12 +87,12 @@ bool cfs_peers_fails_over(struct cfs_peers *p, const struct cfs_block *b)
 	return atomic_load(&p->n_failovers) > 0 && has(p, b, true);
 }
 
-void cfs_peers_set_failover(struct reservation *l, bool failover)
+void cfs_peers_set_failover(struct reservation *rv, bool failover)
 {
-	struct cfs_peers *p = l->peers;
+	struct cfs_peers *p = rv->peers;
 
 	pthread_mutex_lock(&p->lock);
-	l->failover = failover;
+	rv->failover = failover;
 	atomic_fetch_add(&p->n_failovers, failover ? 1u : -1u);
 	pthread_mutex_unlock(&p->lock);
 }
@@ -123,42 +124,42 @@ static void run_keep(struct cfs_job *job)
 }
 
 /* Takes over the reference of the reservation in every case. */
-static int keep_until_written(struct reservation *l, const struct cfs_block *b,
+static int keep_until_written(struct reservation *rv, const struct cfs_block *b,
 			      const struct cfs_segs *data)
 {
 	struct keep_job *j = malloc(sizeof(*j));
 	int r;
 
 	if (!j) {
-		cfs_peers_release(l);
+		cfs_peers_release(rv);
 		return -ENOMEM;
 	}
-	*j = (struct keep_job){.job.run = run_keep, .reservation = l, .block = *b};
+	*j = (struct keep_job){.job.run = run_keep, .reservation = rv, .block = *b};
 	cfs_segs_init(&j->data);
 	r = cfs_segs_slice(&j->data, data, 0, data->len);
 	if (r == 0)
-		r = cfs_peers_submit(l->peers, l->peers->keepers, &j->job);
+		r = cfs_peers_submit(rv->peers, rv->peers->keepers, &j->job);
 	if (r < 0)
 		end_keep(j);
 	return r;
 }
 
-void cfs_peers_keep_fetched(struct reservation *l, const struct cfs_segs *data)
+void cfs_peers_keep_fetched(struct reservation *rv, const struct cfs_segs *data)
 {
-	struct cfs_peers *p = l->peers;
+	struct cfs_peers *p = rv->peers;
 	bool kept;
 
 	if (!p->disk)
 		return;
 	pthread_mutex_lock(&p->lock);
-	kept = find(p, &l->block, true, false) != NULL;
+	kept = find(p, &rv->block, true, false) != NULL;
 	if (!kept) {
-		l->refs++;
-		l->kept = true;
+		rv->refs++;
+		rv->kept = true;
 	}
 	pthread_mutex_unlock(&p->lock);
-	if (!kept && keep_until_written(l, &l->block, data) < 0)
-		cfs_disk_tier.offer(p->disk, &l->block, data);
+	if (!kept && keep_until_written(rv, &rv->block, data) < 0)
+		cfs_disk_tier.offer(p->disk, &rv->block, data);
 }
 
 static bool begin_waiting(struct cfs_peers *p)
@@ -200,22 +201,22 @@ static int reserve_own(struct cfs_peers *p, const struct cfs_block *b, bool nowa
 void cfs_peers_keep_own(struct cfs_peers *p, const struct cfs_block *b, const struct cfs_segs *data,
 			bool nowait)
 {
-	struct reservation *l;
+	struct reservation *rv;
 
 	if (!p->disk || has(p, b, false)) /* fetched for others: cfs_peers_keep_fetched() */
 		return;
-	if (reserve_own(p, b, nowait, &l) < 0 || keep_until_written(l, b, data) < 0)
+	if (reserve_own(p, b, nowait, &rv) < 0 || keep_until_written(rv, b, data) < 0)
 		cfs_disk_tier.offer(p->disk, b, data);
 }
 
 uint64_t cfs_peers_kept_bytes(struct cfs_peers *p)
 {
-	const struct reservation *l;
+	const struct reservation *rv;
 	uint64_t bytes = 0;
 
 	pthread_mutex_lock(&p->lock);
-	LIST_FOREACH(l, &p->reservations, link)
-	bytes += l->kept ? l->bytes : 0;
+	LIST_FOREACH(rv, &p->reservations, link)
+	bytes += rv->kept ? rv->bytes : 0;
 	pthread_mutex_unlock(&p->lock);
 	return bytes;
 }

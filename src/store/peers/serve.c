@@ -64,11 +64,11 @@ static ssize_t run_pin(struct cfs_task *task)
 	return cfs_disk_pin(c->disk, &c->block, false, &c->pin);
 }
 
-static void free_pin(struct cfs_task *task, bool left)
+static void free_pin(struct cfs_task *task, bool uncollected)
 {
 	struct pin_task *c = (struct pin_task *)task;
 
-	if (left && c->pin.file)
+	if (uncollected && c->pin.file)
 		cfs_disk_unpin(&c->pin);
 	free(c);
 }

@@ -142,13 +142,13 @@ static ssize_t run_write(struct cfs_task *task)
 	return r;
 }
 
-/* left: the caller has timed out and stored the block in the object store. */
-static void free_write(struct cfs_task *task, bool left)
+/* uncollected: the caller has timed out, and has stored the block in the object store. */
+static void free_write(struct cfs_task *task, bool uncollected)
 {
 	struct stage_write *w = (struct stage_write *)task;
 	struct cfs_stage *st = w->stage;
 
-	if (left && w->written)
+	if (uncollected && w->written)
 		cfs_cachedir_unlink(w->dir, CFS_CACHEDIR_STAGED, &w->id);
 	pthread_mutex_lock(&st->lock);
 	if (w->listed)

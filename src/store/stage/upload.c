@@ -257,7 +257,7 @@ static ssize_t run_read(struct cfs_task *task)
 	return r;
 }
 
-static void free_read(struct cfs_task *task, bool left)
+static void free_read(struct cfs_task *task, bool uncollected)
 {
 	struct stage_read *rd = (struct stage_read *)task;
 

@@ -104,6 +104,8 @@ static int copy_inode(struct work *w, cfs_ino_t src, cfs_ino_t parent, const cha
 	if (!rc)
 		rc = charge(w, &ctx, &attr);
 	if (!rc)
+		rc = cfs_core_check_room(w->m);
+	if (!rc)
 		rc = cfs_ids_next(w->m, &w->m->inode_ids, &ctx, &ino);
 	if (rc)
 		return rc;

@@ -46,6 +46,11 @@ int cfs_core_check_writable(const struct cfs_meta *m)
 	return m->conf.read_only || atomic_load(&m->host.refuse_changes) ? -EROFS : 0;
 }
 
+int cfs_core_check_room(const struct cfs_meta *m)
+{
+	return m->eng->ops->room ? m->eng->ops->room(m->eng) : 0;
+}
+
 int cfs_core_access(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask,
 		    const struct cfs_attr *attr)
 {

@@ -78,6 +78,8 @@ int cfs_core_check_name(const char *name, size_t len);
 bool cfs_core_trash_on(struct cfs_meta *m);
 /* 0 or -EROFS */
 int cfs_core_check_writable(const struct cfs_meta *m);
+/* Before inodes and slices are added. -ENOSPC: what the database has left is for removals. */
+int cfs_core_check_room(const struct cfs_meta *m);
 /* rwx permission of ctx on an inode, ACL included; reads the inode when attr is NULL. */
 int cfs_core_access(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask,
 		    const struct cfs_attr *attr);

@@ -110,7 +110,9 @@ static int commit_once(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs
 
 	if (rc)
 		return rc < 0 ? rc : 0;
-	rc = cfs_quotas_check_end(m->quotas, ctx, c->ino, end);
+	rc = cfs_core_check_room(m);
+	if (!rc)
+		rc = cfs_quotas_check_end(m->quotas, ctx, c->ino, end);
 	if (rc)
 		return rc;
 	rc = m->eng->ops->commit_slice(m->eng, ctx, c, ret_records, ret_usage);

@@ -287,8 +287,10 @@ static int make_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, const struc
 	struct cfs_usage usage = {0};
 	struct cfs_reservation reserved;
 	uint64_t ino;
-	int rc = cfs_ids_next(m, &m->inode_ids, ctx, &ino);
+	int rc = cfs_core_check_room(m);
 
+	if (!rc)
+		rc = cfs_ids_next(m, &m->inode_ids, ctx, &ino);
 	if (!rc && req->note_ino)
 		atomic_store(req->note_ino, ino);
 	if (!rc)

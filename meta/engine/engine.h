@@ -158,6 +158,11 @@ struct cfs_engine_ops {
 	/* Adds n atomically. *ret_old: the value before, which is the first of n allocated ids. */
 	int (*add_counter)(CFS_ENG, CFS_CTX, const char *name, int64_t n, int64_t *ret_old);
 	int (*get_counters)(CFS_ENG, CFS_CTX, int64_t *ret_used_space, int64_t *ret_inodes);
+	/*
+	 * Called before an inode is made and before a slice is committed; does not block. -ENOSPC:
+	 * the rest of the database's disk is kept for removals. NULL: a server has its own limits.
+	 */
+	int (*room)(CFS_ENG);
 	/* The server's wall clock; without a server, the clock of this host. */
 	int (*clock)(CFS_ENG, CFS_CTX, int64_t *ret_s);
 	/*

@@ -8,5 +8,6 @@ const struct cfs_engine_ops cfs_engine_sqlite = {
 	.open = sql_sqlite_open,
 	.close = sql_sqlite_close,
 	.advise = sqlite_op_advise,
+	.room = sqlite_op_room,
 	SQL_ENGINE_OPS,
 };

@@ -27,12 +27,19 @@ struct sqlite_checkpointer {
 	bool running, stop;
 };
 
+/* The space on the disk of the database, as the last look found it. */
+struct sqlite_room {
+	_Atomic uint64_t look_ms; /* time of the next look */
+	atomic_bool full;
+};
+
 struct sqlite_db {
 	struct sql_db sql; /* first */
 	char *path;
 	atomic_bool immutable;	     /* read-only, and the log cannot be opened */
 	_Atomic uint64_t synced_log; /* inode number of the log whose directory entry is durable */
 	struct sqlite_checkpointer checkpointer;
+	struct sqlite_room room;
 };
 
 struct sqlite_conn {
@@ -73,6 +80,9 @@ int sqlite_sync(struct sql_db *db, const struct cfs_ctx *ctx);
 
 /* sqlite-advice.c */
 int sqlite_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);
+
+/* sqlite-room.c */
+int sqlite_op_room(struct cfs_engine *e);
 
 /* sqlite-schema.c */
 void sqlite_put_type(FILE *f, const struct sql_column *col);

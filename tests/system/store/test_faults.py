@@ -2,6 +2,7 @@
 """Broken, wrong, full and silent backends. A failure here is a hang, a wrong byte or damage where an
 error was due."""
 
+import errno
 import fcntl
 import json
 import os
@@ -11,6 +12,7 @@ import time
 
 import pytest
 
+import cachefs_check
 from cachefs import SLOW, mountinfo, wait_until
 from syscalls import FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE
 from syscalls import data, fails, fallocate, read, write
@@ -421,6 +423,56 @@ def test_database_on_a_full_disk(ws):
     remount(where, "size=64m")
     wait_until(lambda: try_mkdir(mnt / "d"), 30, "the mount to work again")
     assert len([n for n in os.listdir(mnt.path) if n.startswith("f")]) == made
+
+
+def test_a_full_metadata_disk_can_be_emptied(ws):
+    """Files and data are refused; removals and a later mount go on. A failure here is a volume that cannot be emptied,
+    since each removal needs space."""
+    where = ws.path("metadisk")
+    where.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "cachefs-test", str(where)], check=True)
+    vol = ws.volume(format=False)
+    vol.db = where / "vol.db"
+    vol.url = "sqlite3://%s" % vol.db
+    vol.format()
+
+    def clean():
+        vol.check_options = None
+        subprocess.run(["umount", "-l", str(where)], check=True)
+
+    ws.cleanups.append(clean)
+    mnt = vol.mount("io-timeout=2,meta-timeout=2", expect=r"disk of the database is full|ENOSPC")
+    os.mkdir(mnt / "d")
+    write(mnt / "old", b"x" * 5000)
+    hog = where / "hog"
+    with open(hog, "wb") as f:
+        st = os.statvfs(where)
+        os.posix_fallocate(f.fileno(), 0, st.f_bavail * st.f_frsize - (12 << 20))
+    made = 0
+    with pytest.raises(OSError) as full:
+        while True:
+            os.mknod(mnt / "d" / ("f%d" % made), 0o644)
+            made += 1
+    assert full.value.errno == errno.ENOSPC
+    with pytest.raises(OSError) as refused, open(mnt / "old", "ab") as f:
+        f.write(b"y" * 5000)
+        f.flush()
+        os.fsync(f.fileno())
+    assert refused.value.errno == errno.ENOSPC
+    for i in range(made // 2):
+        os.unlink(mnt / "d" / ("f%d" % i))
+    mnt.umount()
+    mnt = vol.mount(expect=r"disk of the database")
+    for i in range(made // 2, made):
+        os.unlink(mnt / "d" / ("f%d" % i))
+    os.rmdir(mnt / "d")
+    assert read(mnt / "old") == b"x" * 5000
+    hog.unlink()
+    wait_until(lambda: try_mkdir(mnt / "d"), 30, "the mount to take names again")
+    write(mnt / "new", b"z" * 5000)
+    mnt.umount()
+    found, _ = cachefs_check.check(vol.url, str(vol.bucket), cachefs_check.Options(unmounted=True))
+    assert not found, found[:20]
 
 
 def test_volume_that_vanishes_under_a_mount(ws, volume):

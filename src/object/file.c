@@ -42,21 +42,22 @@ static int make_path(const struct cfs_object_file *o, const char *key, char path
 
 /*
  * Creates the missing directories above the last '/' of path, except those in its first `kept` bytes.
- * Other processes may do the same.
+ * Other processes may do the same. Returns how many it has made.
  */
 static int make_parents(char *path, size_t kept)
 {
 	char *slash = path + kept;
-	int r;
+	int r, made = 0;
 
 	while ((slash = strchr(slash + 1, '/')) != NULL) {
 		*slash = '\0';
-		r = mkdir(path, DIR_MODE) < 0 && errno != EEXIST ? -errno : 0;
+		r = mkdir(path, DIR_MODE) < 0 ? -errno : 0;
 		*slash = '/';
-		if (r < 0)
+		if (r < 0 && r != -EEXIST)
 			return r;
+		made += r == 0;
 	}
-	return 0;
+	return made;
 }
 
 /* Like preadv2/pwritev until everything is done, or the end of the file is reached. */
@@ -231,19 +232,23 @@ static int check_bucket(struct cfs_object_file *o)
 	return r == -ENOENT ? -ENODEV : r;
 }
 
-/* durable: the bytes are on the disk when it returns. */
+/*
+ * durable: the bytes are on the disk when it returns. Returns how many directories it has made above
+ * the file.
+ */
 static int write_tmp(const struct cfs_object_file *o, char *tmp, const struct iovec *src, int n_src,
 		     bool durable)
 {
 	size_t len = cfs_iov_len(src, n_src);
 	ssize_t n;
-	int fd, r;
+	int fd, r, made = 0;
 
 	fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
 	if (fd < 0 && errno == ENOENT) {
-		r = make_parents(tmp, strlen(o->bucket) - 1);
-		if (r < 0 && r != -ENOENT)
-			return r;
+		made = make_parents(tmp, strlen(o->bucket) - 1);
+		if (made < 0 && made != -ENOENT)
+			return made;
+		made = CFS_MAX(made, 0);
 		fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
 	}
 	if (fd < 0)
@@ -257,7 +262,7 @@ static int write_tmp(const struct cfs_object_file *o, char *tmp, const struct io
 		r = -errno;
 	if (r < 0)
 		unlink(tmp);
-	return r;
+	return r < 0 ? r : made;
 }
 
 static int sync_folder(const char *path)
@@ -267,13 +272,25 @@ static int sync_folder(const char *path)
 	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
 }
 
+/* Makes the name of a file durable, and those of the `made` directories above it. Cuts the path. */
+static int sync_names(char *path, int made)
+{
+	int r = 0;
+
+	for (; made >= 0 && r == 0; made--) {
+		*strrchr(path, '/') = '\0';
+		r = sync_folder(path);
+	}
+	return r;
+}
+
 static int file_put(struct cfs_object_store *base, const char *key, const struct iovec *src,
 		    int n_src, unsigned tier, cfs_deadline_t deadline)
 {
 	struct cfs_object_file *o = (struct cfs_object_file *)base;
 	char path[PATH_MAX], tmp[PATH_MAX];
 	const char *name;
-	int n, r;
+	int n, r, made;
 
 	r = make_path(o, key, path);
 	if (r < 0)
@@ -287,18 +304,14 @@ static int file_put(struct cfs_object_store *base, const char *key, const struct
 	r = check_bucket(o);
 	if (r < 0)
 		return r;
-	r = write_tmp(o, tmp, src, n_src, tier & CFS_OBJECT_NEW);
-	if (r < 0)
-		return r;
+	made = write_tmp(o, tmp, src, n_src, tier & CFS_OBJECT_NEW);
+	if (made < 0)
+		return made;
 	if ((tier & CFS_OBJECT_NEW ? link(tmp, path) : rename(tmp, path)) < 0)
 		r = -errno;
 	if (r < 0 || tier & CFS_OBJECT_NEW)
 		unlink(tmp);
-	if (r == 0 && tier & CFS_OBJECT_NEW) {
-		*strrchr(path, '/') = '\0';
-		r = sync_folder(path);
-	}
-	return r;
+	return r == 0 && tier & CFS_OBJECT_NEW ? sync_names(path, made) : r;
 }
 
 static int file_del(struct cfs_object_store *base, const char *key, cfs_deadline_t deadline)

@@ -31,6 +31,32 @@ static char bucket[128];
 static unsigned bucket_nr;
 static struct cfs_object_store *store;
 
+static struct stat synced[16]; /* by fsync(2) */
+static unsigned n_synced;
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+
+int __wrap_fsync(int fd)
+{
+	assert_true(n_synced < CFS_ARRAY_SIZE(synced));
+	assert_int_equal(fstat(fd, &synced[n_synced++]), 0);
+	return __real_fsync(fd);
+}
+
+static bool is_synced(const char *path)
+{
+	struct stat st;
+	unsigned i;
+
+	assert_int_equal(stat(path, &st), 0);
+	for (i = 0; i < n_synced; i++) {
+		if (synced[i].st_dev == st.st_dev && synced[i].st_ino == st.st_ino)
+			return true;
+	}
+	return false;
+}
+
 static void open_store(const char *storage, const char *where)
 {
 	struct cfs_object_conf conf = {.storage = storage, .bucket = where};
@@ -392,6 +418,28 @@ static void parents_appear_once(void **state)
 	expect_list("r/", "", keys, N_THREADS);
 }
 
+/* The replica tells fsync(2) that a commit is durable once its object is. */
+static void put_of_a_new_object_is_durable(void **state)
+{
+	static const char *const folders[] = {"", "/a", "/a/b", "/a/b/c"};
+	struct iovec iov = {(char *)"x", 1};
+	char path[256];
+	size_t i;
+
+	n_synced = 0;
+	assert_int_equal(store->ops->put(store, "a/b/c/1", &iov, 1, CFS_OBJECT_NEW, soon()), 0);
+	for (i = 0; i < CFS_ARRAY_SIZE(folders); i++) {
+		snprintf(path, sizeof(path), "%s%s", bucket, folders[i]);
+		if (!is_synced(path))
+			fail_msg("the names in %s are not durable", path);
+	}
+	/* The folders are there: only the object's name is new. */
+	n_synced = 0;
+	assert_int_equal(store->ops->put(store, "a/b/c/2", &iov, 1, CFS_OBJECT_NEW, soon()), 0);
+	assert_int_equal(n_synced, 1);
+	assert_true(is_synced(path));
+}
+
 static void bad_conf_is_refused(void **state)
 {
 	static const struct cfs_object_conf confs[] = {
@@ -480,6 +528,8 @@ int main(void)
 		FILE_TEST(bucket_stays_on_its_disk),
 		FILE_TEST(failed_put_leaves_nothing),
 		FILE_TEST(parents_appear_once),
+		cmocka_unit_test_setup_teardown(put_of_a_new_object_is_durable, set_up_file,
+						tear_down),
 		cmocka_unit_test(bad_conf_is_refused),
 		cmocka_unit_test(mem_is_shared_and_bounded),
 	};

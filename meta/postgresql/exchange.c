@@ -60,11 +60,12 @@ static int sqlstate_error(const char *state, int id)
 		const char *prefix;
 		int error;
 	} map[] = {
-		{"40", -EAGAIN},			   /* serialization failure, deadlock */
-		{"55P03", -EAGAIN},			   /* lock not available */
-		{"0A000", -EAGAIN},			   /* the plan's table has changed */
-		{"26000", -EAGAIN},			   /* no such prepared statement */
-		{"42P05", -EAGAIN},			   /* there is such a prepared statement */
+		{"40", -EAGAIN},    /* serialization failure, deadlock */
+		{"55P03", -EAGAIN}, /* lock not available */
+		{"0A000", -EAGAIN}, /* the plan's table has changed */
+		{"26000", -EAGAIN}, /* no such prepared statement */
+		{"42P05", -EAGAIN}, /* there is such a prepared statement */
+		{"57014", -EAGAIN}, /* stopped: statement_timeout, or by hand */
 		{"08", -ENOTCONN},    {"57P0", -ENOTCONN}, /* shutdown, starting up, idle for too
 							      long */
 		{"25006", -ENOTCONN}, /* a standby since a failover: find the primary */
@@ -113,6 +114,10 @@ int pg_error(struct pg_conn *s, const PGresult *result, int id)
 		forget_named(s, state, id);
 	else if (r == -EAGAIN && !strcmp(state, "0A000"))
 		s->sql.broken = true;
+	else if (r == -EAGAIN && !strcmp(state, "57014"))
+		cfs_warn("statement stopped by the server, the operation is tried again: url=%s "
+			 "statement=%s error=%s",
+			 s->sql.db->where, stmt_name(id), text);
 	if (!is_expected(r))
 		cfs_err("postgresql: statement=%s code=%s error=%s", stmt_name(id),
 			state ? state : "-", text ? text : PQerrorMessage(s->handle));

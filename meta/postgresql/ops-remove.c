@@ -53,8 +53,11 @@
 
 #define DELETE_OF(table) "(DELETE FROM {" table "} k USING d WHERE k.inode=d.inode)"
 
-#define ONE_NAME     "e.type<>2 AND n.type<>2 AND n.nlink=1"
-#define EMPTY	     "e.type=2 AND n.type=2 AND NOT EXISTS (SELECT 1 FROM {edge} c WHERE c.parent=n.inode)"
+#define ONE_NAME "e.type<>2 AND n.type<>2 AND n.nlink=1"
+/* A stricter default isolation has one snapshot for both statements: PG_UNUSUAL. */
+#define EMPTY                                                                                      \
+	"e.type=2 AND n.type=2 AND NOT EXISTS (SELECT 1 FROM {edge} c WHERE c.parent=n.inode) "    \
+	"AND current_setting('transaction_isolation')='read committed'"
 #define RESULT(data) " SELECT {NODE},n.inode,(SELECT count(*) FROM d)," data ",{PARENT} FROM p,v n"
 
 /*

@@ -547,6 +547,54 @@ def test_server_away_is_eio_in_time(ws, own):
     m.umount()
 
 
+# A file in a directory, as another mount makes it.
+MAKE_FILE = """WITH p AS (SELECT n.* FROM jfs_node n JOIN jfs_edge e USING(inode) WHERE e.name='d' FOR KEY SHARE OF n),
+x AS (INSERT INTO jfs_edge(parent,name,inode,type) SELECT inode,'f',999,1 FROM p)
+INSERT INTO jfs_node SELECT (jsonb_populate_record(n,'{"inode":999,"type":1,"nlink":1}')).* FROM jfs_node n,p
+WHERE n.inode=p.inode"""
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_directory_that_gets_a_file_while_it_is_removed(ws, db, level):
+    """The default isolation of the database is stricter than the engine's. With its snapshot the directory is
+    empty, and the file in it would have no directory."""
+    query(db, "ALTER DATABASE %s SET default_transaction_isolation='%s'" % (db.name, level))
+    v = Volume(ws, url=db.url)
+    m = v.mount("heartbeat=60,no-bgjob")
+    (m / "d").mkdir()
+    with contextlib.closing(db.connect()) as c, c.cursor() as cur:
+        cur.execute(MAKE_FILE)
+        removal = ws.python("import os,sys\nos.rmdir(sys.argv[1])", m / "d", stderr=subprocess.PIPE)
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        wait_until(lambda: query(db, waiting)[0] == (1,), 20, "the removal at the lock")
+        c.commit()
+    assert b"Directory not empty" in removal.communicate(timeout=60)[1]
+    assert os.listdir(m / "d") == ["f"]
+    query(db, "DELETE FROM jfs_edge WHERE inode=999")
+    query(db, "DELETE FROM jfs_node WHERE inode=999")
+    (m / "d").rmdir()
+    m.umount()
+
+
+def test_server_that_stops_long_statements(ws, db):
+    """Nothing of such a statement is done, so it is sent again, until the operation's deadline."""
+    query(db, "ALTER DATABASE %s SET statement_timeout='300ms'" % db.name)
+    v = Volume(ws, url=db.url)
+    m = v.mount("heartbeat=60,no-bgjob")
+    m.allow("statement stopped by the server")
+    (m / "d").mkdir()
+    with contextlib.closing(db.connect()) as c, c.cursor() as cur:
+        cur.execute("LOCK TABLE jfs_edge IN SHARE MODE")
+        making = ws.python("import os,sys\nos.mkdir(sys.argv[1])", m / "d" / "x")
+        running = "SELECT query_start FROM pg_stat_activity WHERE wait_event_type='Lock'"
+        seen = set()
+        wait_until(lambda: seen.update(query(db, running)) or len(seen) > 2, 20, "the third try")
+        c.rollback()
+    assert making.wait(60) == 0
+    assert os.listdir(m / "d") == ["x"]
+    m.umount()
+
+
 @pytest.mark.deadline(150)
 def test_failover_to_a_standby(ws):
     """Two hosts in the URL; the primary dies, the standby is promoted, the mount goes on."""

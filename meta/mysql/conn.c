@@ -271,16 +271,18 @@ static int check_tls(const struct mysql_db *db, MYSQL *handle, char err[256])
 }
 
 /*
- * Sets up the session, once. READ COMMITTED: no gap locks, no snapshot to be refreshed.
- * PIPES_AS_CONCAT: || concatenates, as in other databases.
+ * Sets up the session, once, whatever the server's defaults are. READ COMMITTED: no gap locks, no
+ * snapshot to be refreshed. PIPES_AS_CONCAT: || concatenates, as in other databases.
+ * sql_select_limit: a scan that ended early would lose files.
  */
 static void set_session(const struct mysql_db *db, MYSQL *handle)
 {
-	char text[256];
+	char text[384];
 
 	mysql_options(handle, MYSQL_SET_CHARSET_NAME, "utf8mb4");
 	snprintf(text, sizeof(text),
-		 "SET SESSION autocommit=1,innodb_lock_wait_timeout=%d,sql_mode="
+		 "SET SESSION autocommit=1,completion_type=0,sql_safe_updates=0,"
+		 "sql_select_limit=18446744073709551615,innodb_lock_wait_timeout=%d,sql_mode="
 		 "'STRICT_ALL_TABLES,PIPES_AS_CONCAT,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION'",
 		 LOCK_WAIT_S);
 	mysql_options(handle, MYSQL_INIT_COMMAND, text);

@@ -17,6 +17,7 @@ from mysqlproxy import WAYS, MysqlProxy
 from network import SEVERAL, SilentFirst
 from slowproxy import SlowProxy
 from syscalls import data, fails, read, write
+from test_engines import suite
 from test_fixtures import differences, manifest, nothing, wanted
 
 pytestmark = pytest.mark.module("mysql")
@@ -709,6 +710,20 @@ def test_statements_of_touch_and_rm(ws, way):
     touch, rm = (counts[1] - counts[0]) / n, (counts[2] - counts[1]) / n
     print("statements per touch %.3f, per rm %.3f" % (touch, rm))
     assert touch <= 5 and rm <= 4
+
+
+@pytest.mark.deadline(120)
+def test_defaults_of_the_server_are_not_used(ws):
+    """Each of them, set by an administrator for other programs, would break the volume: a scan that ends after
+    three rows, updates that are refused, a COMMIT that begins the next transaction, and so on."""
+    with servers.Mariadb() as server:
+        for setting in (
+            *("sql_select_limit=3", "sql_safe_updates=1", "completion_type=1", "autocommit=0"),
+            *("tx_isolation='SERIALIZABLE'", "sql_mode='ANSI,NO_BACKSLASH_ESCAPES,ONLY_FULL_GROUP_BY'"),
+            *("character_set_server=latin1", "wait_timeout=2"),
+        ):
+            server._admin("SET GLOBAL " + setting)
+        suite(ws, server.database().url, "names", "rename", "data", "delete", "administration")
 
 
 def test_server_short_of_prepared_statements(ws):

@@ -75,6 +75,14 @@ struct cfs_link_ops {
 	cfs_link_close_fn close;
 };
 
+/* Members of the table for TCP that TLS has, too. */
+int cfs_tcp_listen(const struct sockaddr *addr, socklen_t len);
+int cfs_tcp_accept(struct cfs_link *l, int listen_fd, struct sockaddr_storage *from);
+int cfs_tcp_connected(struct cfs_link *l);
+ssize_t cfs_tcp_send(struct cfs_link *l, struct iovec *iov, int n, bool more);
+ssize_t cfs_tcp_splice(struct cfs_link *l, int pipe_fd, size_t len, bool more);
+void cfs_tcp_cut(struct cfs_link *l);
+
 extern const struct cfs_link_ops cfs_link_tcp;
 extern const struct cfs_link_ops cfs_link_tls; /* tls.h */
 

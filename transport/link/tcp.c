@@ -79,7 +79,7 @@ static int tcp_socket(const struct sockaddr *addr)
 	return fd;
 }
 
-static int tcp_listen(const struct sockaddr *addr, socklen_t len)
+int cfs_tcp_listen(const struct sockaddr *addr, socklen_t len)
 {
 	int fd = tcp_socket(addr), r;
 
@@ -95,7 +95,7 @@ static int tcp_listen(const struct sockaddr *addr, socklen_t len)
 	return r;
 }
 
-static int tcp_accept(struct cfs_link *l, int listen_fd, struct sockaddr_storage *from)
+int cfs_tcp_accept(struct cfs_link *l, int listen_fd, struct sockaddr_storage *from)
 {
 	socklen_t len = sizeof(*from);
 
@@ -124,7 +124,7 @@ static int tcp_connect(struct cfs_link *l, const struct sockaddr *addr, socklen_
 	return r;
 }
 
-static int tcp_connected(struct cfs_link *l)
+int cfs_tcp_connected(struct cfs_link *l)
 {
 	int err = 0;
 	socklen_t len = sizeof(err);
@@ -145,7 +145,7 @@ static ssize_t tcp_recv(struct cfs_link *l, struct iovec *iov, int n)
 	return r < 0 ? -errno : r;
 }
 
-static ssize_t tcp_send(struct cfs_link *l, struct iovec *iov, int n, bool more)
+ssize_t cfs_tcp_send(struct cfs_link *l, struct iovec *iov, int n, bool more)
 {
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = (size_t)n};
 	ssize_t r;
@@ -156,7 +156,7 @@ static ssize_t tcp_send(struct cfs_link *l, struct iovec *iov, int n, bool more)
 	return r < 0 ? -errno : r;
 }
 
-static ssize_t tcp_splice(struct cfs_link *l, int pipe_fd, size_t len, bool more)
+ssize_t cfs_tcp_splice(struct cfs_link *l, int pipe_fd, size_t len, bool more)
 {
 	ssize_t r;
 
@@ -175,7 +175,7 @@ static void tcp_expect(struct cfs_link *l, size_t bytes)
 	set_int(l->fd, SOL_SOCKET, SO_RCVLOWAT, l->low);
 }
 
-static void tcp_cut(struct cfs_link *l)
+void cfs_tcp_cut(struct cfs_link *l)
 {
 	(void)shutdown(l->fd, SHUT_RDWR);
 }
@@ -188,14 +188,14 @@ static void tcp_close(struct cfs_link *l)
 
 const struct cfs_link_ops cfs_link_tcp = {
 	.transport = CFS_PEER_TCP,
-	.listen = tcp_listen,
-	.accept = tcp_accept,
+	.listen = cfs_tcp_listen,
+	.accept = cfs_tcp_accept,
 	.connect = tcp_connect,
-	.connected = tcp_connected,
+	.connected = cfs_tcp_connected,
 	.recv = tcp_recv,
-	.send = tcp_send,
-	.splice = tcp_splice,
+	.send = cfs_tcp_send,
+	.splice = cfs_tcp_splice,
 	.expect = tcp_expect,
-	.cut = tcp_cut,
+	.cut = cfs_tcp_cut,
 	.close = tcp_close,
 };

@@ -187,17 +187,6 @@ static int begin(struct cfs_link *l, SSL_CTX *ctx)
 	return 0;
 }
 
-static int tls_listen(const struct sockaddr *addr, socklen_t len)
-{
-	return cfs_link_tcp.listen(addr, len);
-}
-
-/* The session is created with the client's first bytes: an idle connection costs only a socket. */
-static int tls_accept(struct cfs_link *l, int listen_fd, struct sockaddr_storage *from)
-{
-	return cfs_link_tcp.accept(l, listen_fd, from);
-}
-
 static int tls_connect(struct cfs_link *l, const struct sockaddr *addr, socklen_t len)
 {
 	int r = cfs_link_tcp.connect(l, addr, len);
@@ -210,16 +199,6 @@ static int tls_connect(struct cfs_link *l, const struct sockaddr *addr, socklen_
 	else
 		cfs_link_tcp.close(l);
 	return r;
-}
-
-static int tls_connected(struct cfs_link *l)
-{
-	return cfs_link_tcp.connected(l);
-}
-
-static void tls_cut(struct cfs_link *l)
-{
-	cfs_link_tcp.cut(l);
 }
 
 /* No close_notify: frames have lengths, so an end in the middle of one is detected. */
@@ -268,7 +247,7 @@ static int failure(struct cfs_tls_session *s, int error, int err)
 
 static const struct cfs_link_ops by_kernel;
 
-/* Starts TLS on an accepted connection, from its first bytes. */
+/* Starts TLS at the client's first bytes, so that an idle connection costs only a socket. */
 static int begin_accepted(struct cfs_link *l)
 {
 	int r = speaks_tls(l);
@@ -429,28 +408,18 @@ static void tls_expect(struct cfs_link *l, size_t bytes)
 	cfs_link_tcp.expect(l, bytes > RECORD_MAX ? bytes - RECORD_MAX : 1);
 }
 
-static ssize_t kernel_send(struct cfs_link *l, struct iovec *iov, int n, bool more)
-{
-	return cfs_link_tcp.send(l, iov, n, more);
-}
-
-static ssize_t kernel_splice(struct cfs_link *l, int pipe_fd, size_t len, bool more)
-{
-	return cfs_link_tcp.splice(l, pipe_fd, len, more);
-}
-
 const struct cfs_link_ops cfs_link_tls = {
 	.transport = CFS_PEER_TLS,
-	.listen = tls_listen,
-	.accept = tls_accept,
+	.listen = cfs_tcp_listen,
+	.accept = cfs_tcp_accept,
 	.connect = tls_connect,
-	.connected = tls_connected,
+	.connected = cfs_tcp_connected,
 	.handshake = tls_handshake,
 	.binding = tls_binding,
 	.recv = tls_recv,
 	.send = tls_send,
 	.expect = tls_expect,
-	.cut = tls_cut,
+	.cut = cfs_tcp_cut,
 	.close = tls_close,
 };
 
@@ -458,9 +427,9 @@ static const struct cfs_link_ops by_kernel = {
 	.transport = CFS_PEER_KTLS,
 	.binding = tls_binding,
 	.recv = tls_recv,
-	.send = kernel_send,
-	.splice = kernel_splice,
+	.send = cfs_tcp_send,
+	.splice = cfs_tcp_splice,
 	.expect = tls_expect,
-	.cut = tls_cut,
+	.cut = cfs_tcp_cut,
 	.close = tls_close,
 };

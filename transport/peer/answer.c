@@ -95,6 +95,26 @@ static void end(struct cfs_reply *j, bool mismatch)
 	cfs_conn_unref(&sc->c);
 }
 
+/* Queues a frame without data. False: there is no memory. */
+static bool queue_control(struct cfs_server *sc, struct cfs_frame f, const void *payload,
+			  uint32_t len)
+{
+	uint8_t *p = reserve(sc, CFS_WIRE_HEADER + len, FEW);
+
+	if (p)
+		cfs_wire_control(p, &f, payload, len);
+	cfs_conn_again(&sc->c, false, true);
+	return p != NULL;
+}
+
+/* The same for a frame that may be lost, unless much is queued. */
+static void queue_if_room(struct cfs_server *sc, struct cfs_frame f, const void *payload,
+			  uint32_t len)
+{
+	if (sc->copied < CHUNK)
+		(void)queue_control(sc, f, payload, len);
+}
+
 void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t bytes)
 {
 	struct cfs_frame f = {
@@ -102,70 +122,44 @@ void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t byt
 		.id = id,
 		.status = cfs_wire_status_of(err),
 	};
-	uint8_t *p = reserve(sc, CFS_WIRE_HEADER, FEW);
 
-	if (!p) {
+	if (!queue_control(sc, f, NULL, 0)) {
 		cfs_session_credit(&sc->session, 1, bytes);
-		cfs_conn_again(&sc->c, false, true);
 		return;
 	}
-	cfs_wire_put(p, &f);
 	sc->out_open->requests++;
 	sc->out_open->bytes += bytes;
-	cfs_conn_again(&sc->c, false, true);
 }
 
 void cfs_answer_working(struct cfs_server *sc, uint64_t id, uint64_t left_ms)
 {
 	uint32_t len = sc->c.features & CFS_FEATURE_LEFT ? CFS_WIRE_WORKING_LEN : 0;
-	struct cfs_frame f = {.type = CFS_FRAME_WORKING, .id = id};
 	uint8_t payload[CFS_WIRE_WORKING_LEN];
-	uint8_t *p = sc->copied < CHUNK ? reserve(sc, CFS_WIRE_HEADER + len, FEW) : NULL;
 
-	if (!p)
-		return;
 	cfs_wire_put_working(payload, left_ms);
-	cfs_wire_control(p, &f, payload, len);
-	cfs_conn_again(&sc->c, false, true);
+	queue_if_room(sc, (struct cfs_frame){.type = CFS_FRAME_WORKING, .id = id}, payload, len);
 }
 
 void cfs_answer_session(struct cfs_server *sc, const struct cfs_wire_session *w)
 {
-	struct cfs_frame f = {.type = CFS_FRAME_RDMA};
 	uint8_t payload[CFS_WIRE_SESSION_LEN];
-	uint8_t *p =
-		sc->copied < CHUNK ? reserve(sc, CFS_WIRE_HEADER + sizeof(payload), FEW) : NULL;
 
-	if (!p) /* the client asks again */
-		return;
 	cfs_wire_put_session(payload, w);
-	cfs_wire_control(p, &f, payload, sizeof(payload));
-	cfs_conn_again(&sc->c, false, true);
+	queue_if_room(sc, (struct cfs_frame){.type = CFS_FRAME_RDMA}, payload, sizeof(payload));
 }
 
 void cfs_answer_lease(struct cfs_server *sc, const struct cfs_wire_lease *w)
 {
-	struct cfs_frame f = {.type = CFS_FRAME_LEASE};
 	uint8_t payload[CFS_WIRE_LEASE_LEN];
-	uint8_t *p =
-		sc->copied < CHUNK ? reserve(sc, CFS_WIRE_HEADER + sizeof(payload), FEW) : NULL;
 
-	if (!p)
-		return;
 	cfs_wire_put_lease(payload, w);
-	cfs_wire_control(p, &f, payload, sizeof(payload));
-	cfs_conn_again(&sc->c, false, true);
+	queue_if_room(sc, (struct cfs_frame){.type = CFS_FRAME_LEASE}, payload, sizeof(payload));
 }
 
 void cfs_answer_leaving(struct cfs_server *sc)
 {
-	struct cfs_frame f = {.type = CFS_FRAME_DRAIN};
-	uint8_t *p = reserve(sc, CFS_WIRE_HEADER, FEW);
-
-	if (!p) /* the next request gets -ESHUTDOWN */
-		return;
-	cfs_wire_put(p, &f);
-	cfs_conn_again(&sc->c, false, true);
+	/* Without memory the next request gets -ESHUTDOWN. */
+	(void)queue_control(sc, (struct cfs_frame){.type = CFS_FRAME_DRAIN}, NULL, 0);
 }
 
 static void fail(struct cfs_reply *j, int err, bool mismatch)

@@ -225,11 +225,11 @@ void cfs_answer_start(struct cfs_reply *j);
 void cfs_answer_advance(struct cfs_reply *j);
 /* The client has cancelled the request. May end the reply. */
 void cfs_answer_cancel(struct cfs_reply *j);
+/* Ends a request for so many bytes with an error. */
 void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t bytes);
-/* Sends WORKING, unless enough is queued for sending. */
+/* These queue WORKING, RDMA and LEASE, unless much is queued: clients can do without them. */
 void cfs_answer_working(struct cfs_server *sc, uint64_t id, uint64_t left_ms);
 void cfs_answer_session(struct cfs_server *sc, const struct cfs_wire_session *w);
-/* Sends LEASE, unless enough is queued for sending. */
 void cfs_answer_lease(struct cfs_server *sc, const struct cfs_wire_lease *w);
 /* Queues DRAIN. */
 void cfs_answer_leaving(struct cfs_server *sc);

@@ -133,6 +133,7 @@ struct asked {
 
 struct race {
 	struct cfs_peer *peer;
+	uint64_t start_ns;
 	struct cfs_slow *slow;
 	struct cfs_slow_ask ask; /* under slow->lock */
 	sem_t woken;		 /* posted once by each started request */
@@ -287,6 +288,32 @@ static bool is_reserve_left(struct race *r, const struct cfs_patience *p)
 	return false;
 }
 
+/* The result of the race; started requests are over when it returns. */
+static int finish(struct race *r, struct cfs_latency *latency, bool won)
+{
+	int err;
+	uint64_t took_ns;
+
+	(void)has_ended_by(r, UINT64_MAX); /* the loop observes the deadline */
+	if (r->probing)
+		stop(r, &r->probe);
+	end_race(r, 1u + r->probing);
+	err = won ? -EALREADY : r->first.err;
+	cfs_slow_end(r->slow, &r->ask, cfs_now_ns(), cfs_peer_bytes_received(r->peer),
+		     r->first.err == 0 || r->first.err == -ENOENT);
+	if (r->abandoned && err == -ECANCELED)
+		err = -EBUSY;
+	/*
+	 * A request that was given up took at least this long: counted, it gives a peer that became
+	 * slow more time. Long fetches are not counted, as they measure object storage.
+	 */
+	took_ns = cfs_now_ns() - r->start_ns;
+	if ((err == 0 || err == -ECANCELED || won) &&
+	    (!atomic_load(&r->first.worked_on) || took_ns < LONG_FETCH_MS * 1000000ull))
+		cfs_latency_note(latency, took_ns);
+	return r->expired && err == -ECANCELED ? -ETIMEDOUT : err;
+}
+
 ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_latency *latency, struct cfs_peer *peer,
 			const struct cfs_peer_block *b, uint32_t off, uint32_t len, unsigned flags,
 			const struct iovec *dst, int n_dst, struct cfs_hedge *hedge,
@@ -294,11 +321,13 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_latency *latency, stru
 {
 	cfs_deadline_t deadline =
 		cfs_deadline_min(patience->deadline, cfs_deadline_in(patience->silent_ms));
-	uint64_t start_ns = cfs_now_ns(), start_ms = start_ns / 1000000, late_ms = 0, took_ns;
+	uint64_t start_ns = cfs_now_ns(), start_ms = start_ns / 1000000, late_ms = 0;
+	cfs_deadline_t receive_until = start_ms + CFS_SLOW_LOOK_MS;
 	bool won = false, may_hedge = hedge && h->percent;
 	struct race r = {
 		.peer = peer,
 		.slow = &latency->slow,
+		.start_ns = start_ns,
 		.first.get = {.block = *b,
 			      .off = off,
 			      .len = len,
@@ -314,7 +343,6 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_latency *latency, stru
 		.first.hedge = hedge,
 		.first.race = &r,
 	};
-	cfs_deadline_t look = start_ms + CFS_SLOW_LOOK_MS;
 	int err;
 
 	sem_init(&r.woken, 0, 0);
@@ -328,10 +356,11 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_latency *latency, stru
 	}
 	cfs_hedging_earn(h);
 	r.known = known(latency) >= CFS_HEDGE_SAMPLES;
-	if (may_hedge)
+	if (may_hedge) {
 		late_ms = cfs_latency_late_ms(latency, cfs_deadline_left_ms(deadline));
-	cfs_peer_receive(peer, &r.first.get,
-			 may_hedge ? CFS_MIN(start_ms + late_ms / 2, look) : look);
+		receive_until = cfs_deadline_min(receive_until, start_ms + late_ms / 2);
+	}
+	cfs_peer_receive(peer, &r.first.get, receive_until);
 	if (may_hedge && is_late(&r, start_ms, late_ms) && cfs_hedging_take(h)) {
 		won = run_hedge(h, &r, hedge);
 		hedge = NULL;
@@ -343,24 +372,6 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_latency *latency, stru
 		else
 			stop(&r, &r.first);
 	}
-	(void)has_ended_by(&r, UINT64_MAX); /* the loop observes the deadline */
-	if (r.probing)
-		stop(&r, &r.probe);
-	end_race(&r, 1u + r.probing);
-	err = won ? -EALREADY : r.first.err;
-	cfs_slow_end(r.slow, &r.ask, cfs_now_ns(), cfs_peer_bytes_received(peer),
-		     r.first.err == 0 || r.first.err == -ENOENT);
-	if (r.abandoned && err == -ECANCELED)
-		err = -EBUSY;
-	/*
-	 * A request that was given up took at least this long: counted, it gives a peer that became
-	 * slow more time. Long fetches are not counted, as they measure object storage.
-	 */
-	took_ns = cfs_now_ns() - start_ns;
-	if ((err == 0 || err == -ECANCELED || won) &&
-	    (!atomic_load(&r.first.worked_on) || took_ns < LONG_FETCH_MS * 1000000ull))
-		cfs_latency_note(latency, took_ns);
-	if (r.expired && err == -ECANCELED)
-		err = -ETIMEDOUT;
+	err = finish(&r, latency, won);
 	return err < 0 ? err : (ssize_t)len;
 }

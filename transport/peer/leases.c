@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Leases for reads by RDMA. */
 #include "leases.h"
 
 #include <stddef.h>

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of one-sided reads: onesided.c has the connections and the device, reading.c the requests.
+ * Shared by onesided.c (connections and the device) and reading.c (requests).
  *
- * A request is an op from its first READ to its end. It ends on the loop, or on the thread that waits
- * for it and polls meanwhile:
+ * A request has an op (struct cfs_read_op) from its first READ to its end. Either its own thread or
+ * the loop owns the op:
  *
- *	polls	the thread looks after the op. Taking the last completion only sets `ended`;
- *		the thread then ends the request with its bytes, or gives up polling.
- *	!polls	the loop looks after it. A thread that takes the last completion hands it over.
+ *	polls	the thread owns it. The last completion, taken by any thread, sets `ended`.
+ *		The owner then ends the request, or stops polling, which makes the loop the owner.
+ *	!polls	the loop owns it. Another thread that takes the last completion hands it over.
  *
- * The loop may take the request out of an op at any time (op->g), to end it or to ask for it on a
- * stream. The op stays until its READs are over, and its thread has left it: the device writes to its
- * places.
+ * The loop may detach the request from an op at any time (op->g), to end it or to send it on a stream.
+ * The op remains until its READs are over and its thread has left it, because the device still
+ * writes to its buffers.
  *
  * Order of locks: device, peer, onesided, the module's own. `device` is held during the module's
- * calls that report events, and while o->d changes. The loop does not wait for it: a thread that polls
- * may lose its processor with the lock held. The loop sets `wanted`; then threads take it no more to
- * poll, and the one that has it runs o->work when it lets go.
+ * calls that report events, and while o->d changes. The loop never waits for `device`, as a polling
+ * thread may be preempted with it. The loop sets `wanted` instead: then polling threads do not take
+ * the lock, and its holder runs o->work after the unlock.
  */
 #ifndef CFS_TRANSPORT_ONESIDED_INTERNAL_H
 #define CFS_TRANSPORT_ONESIDED_INTERNAL_H
@@ -25,7 +25,7 @@
 #include "onesided.h"
 #include "polling.h"
 
-#define CFS_READ_PIECE	(128u << 10) /* of one READ, and a landing place */
+#define CFS_READ_PIECE	(128u << 10) /* of one READ, and of a buffer */
 #define CFS_READ_PLACES 128
 #define CFS_READ_OPS	CFS_READ_PLACES
 #define CFS_READ_PIECES (CFS_RDMA_BLOCK_MAX / CFS_READ_PIECE + 1) /* of a request */
@@ -35,7 +35,7 @@
 
 _Static_assert(CFS_READ_MEMORY == CFS_PEER_RDMA_BESIDES, "the budget of a mount knows it");
 
-/* Both kinds of connections, as the module's events name them. */
+/* The first member of both kinds of connections, which the module's events pass. */
 struct cfs_onesided_user {
 	bool serves;
 };
@@ -43,45 +43,45 @@ struct cfs_onesided_user {
 struct cfs_reader_conn {
 	struct cfs_onesided_user user; /* first */
 	struct cfs_onesided *o;
-	struct cfs_stream *stream;  /* NULL: closed, and only `lost` is waited for */
+	struct cfs_stream *stream;  /* NULL: closed; freed at `lost` */
 	struct cfs_rdma_conn *conn; /* NULL: none */
-	bool asked;		    /* for a session */
+	bool asked;		    /* RDMA was sent and has no answer yet */
 	uint64_t ask_at_ms, pause_ms;
 	LIST_ENTRY(cfs_reader_conn) all;
 
 	/* Under the lock */
 	bool ready;
-	bool worked; /* a request was read on conn */
+	bool worked; /* a request was answered on conn */
 	struct cfs_polling polling;
 };
 
 struct cfs_granter_conn {
 	struct cfs_onesided_user user; /* first */
 	struct cfs_server *sc;	       /* NULL: closed */
-	uint64_t session;	       /* 0: it has been used */
+	uint64_t session;	       /* 0: none, or used already */
 	struct cfs_rdma_conn *conn;
 	bool ready;
 	LIST_ENTRY(cfs_granter_conn) all;
 };
 
-/* A request that is being read. Under the lock, but for its bytes. */
+/* A request that is being read. Under the lock, except for its bytes. */
 struct cfs_read_op {
 	bool used;
 	struct cfs_reader_conn *r; /* NULL: freed meanwhile */
 	struct cfs_peer *peer;	   /* of g */
-	struct cfs_peer_get *g;	   /* NULL: given up */
+	struct cfs_peer_get *g;	   /* NULL: detached */
 	struct cfs_lease *lease;
 	bool reads_table;
-	unsigned left; /* READs */
+	unsigned left; /* READs under way */
 	int err;
-	bool ended; /* the device writes no more for it */
+	bool ended; /* the device does not write to its buffers any more */
 	bool polls;
-	struct cfs_peer *held; /* its n_receiving counts the op until the loop has ended it */
+	struct cfs_peer *held; /* whose n_receiving includes the op until the loop has ended it */
 	uint64_t start_ms, start_ns, poll_ns;
 	uint32_t first_page, n_pages;
 	unsigned n_places;
 	uint16_t places[CFS_READ_PIECES];
-	struct cfs_read_op *next; /* of those that were handed to the loop */
+	struct cfs_read_op *next; /* of o->handed */
 };
 
 struct cfs_onesided {
@@ -90,8 +90,8 @@ struct cfs_onesided {
 	struct sockaddr_storage address;
 	socklen_t address_len;
 	pthread_mutex_t device;
-	atomic_bool wanted; /* the loop waits for `device` */
-	struct cfs_rdma *d; /* NULL: there is none at present. The loop changes it */
+	atomic_bool wanted; /* by the loop: `device` */
+	struct cfs_rdma *d; /* NULL: none at present. Changed by the loop only */
 	atomic_bool has_device;
 	struct cfs_rdma_pool *pool;
 	struct cfs_op poll_op;
@@ -100,17 +100,17 @@ struct cfs_onesided {
 	LIST_HEAD(, cfs_reader_conn) readers;
 	LIST_HEAD(, cfs_granter_conn) granters;
 
-	uint8_t *memory; /* landing places, then tables */
+	uint8_t *memory; /* buffers of CFS_READ_PIECE, then tables */
 	struct cfs_rdma_memory *mapped;
-	struct cfs_work work; /* ends what was handed to the loop; handles events */
+	struct cfs_work work; /* ends the handed ops; handles events */
 	unsigned max_polling;
 
 	pthread_mutex_t lock; /* the rest */
 	struct cfs_leases leases;
 	struct cfs_read_op ops_under_way[CFS_READ_OPS];
 	unsigned n_ops, n_polling;
-	struct cfs_read_op *handed;	  /* to the loop */
-	uint16_t places[CFS_READ_PLACES]; /* free ones */
+	struct cfs_read_op *handed;	  /* ended ops, for the loop */
+	uint16_t places[CFS_READ_PLACES]; /* free buffers, by number */
 	unsigned n_places;
 };
 
@@ -122,17 +122,17 @@ void cfs_onesided_handle(struct cfs_onesided *o);
 /* --- reading.c --- */
 
 void cfs_reading_init(struct cfs_onesided *o);
-/* The event of the module, on the thread that takes the completion. */
+/* The module's event read_done, on the thread that takes the completion. */
 void cfs_reading_done(void *arg, void *cookie, int err);
 /*
- * On the loop: moves requests of r that began by `before_ms` to streams. over: the device writes no
- * more for them.
+ * On the loop: moves requests of r that began by `before_ms` to streams. over: the device does not
+ * write to their buffers any more.
  */
 void cfs_reading_give_up(struct cfs_onesided *o, struct cfs_reader_conn *r, uint64_t before_ms,
 			 bool over);
-/* On the loop: r is about to be freed. Its requests are given up. */
+/* On the loop, before r is freed: its requests are on streams already. */
 void cfs_reading_forget(struct cfs_onesided *o, struct cfs_reader_conn *r);
-/* True: requests are being read. *ret_hangs: a connection on which one takes too long, or NULL. */
+/* True: requests are being read. *ret_hangs: a connection with a read that takes too long, or NULL. */
 bool cfs_reading_tick(struct cfs_onesided *o, uint64_t now_ms, struct cfs_rdma_conn **ret_hangs);
 
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads by RDMA: sessions, queue pairs of both roles, and the device. */
 #include "onesided-internal.h"
 
 #include <errno.h>
@@ -16,13 +17,13 @@
 
 #define CONNS	     4096
 #define READS	     1024
-#define LATE_MS	     500 /* then a request is asked for on a stream */
+#define LATE_MS	     500 /* then a request is sent on a stream */
 #define PAUSE_MAX_MS 60000
 #define REOPEN_MS    5000
 
 /* --- the reader's connection --- */
 
-/* No further request begins on it. Its leases are forgotten once nothing is read by them. */
+/* No further request begins on r, and its leases expire. */
 static void not_ready(struct cfs_onesided *o, struct cfs_reader_conn *r)
 {
 	bool was;
@@ -87,7 +88,7 @@ void cfs_onesided_close(struct cfs_stream *s)
 		o->ops->disconnect(r->conn);
 	else
 		reader_free(o, r);
-	/* Another stream of the peer asks for the next connection. */
+	/* Another stream of the peer requests the next session. */
 	for (i = 0; i < p->n_conns && !p->reader; i++)
 		if (p->conns[i] != &s->client && p->conns[i]->usable)
 			cfs_onesided_open((struct cfs_stream *)p->conns[i]);
@@ -98,7 +99,7 @@ static void ask_for_session(struct cfs_reader_conn *r, uint64_t now_ms)
 	struct cfs_frame f = {.type = CFS_FRAME_RDMA};
 
 	r->asked = true;
-	/* Without an answer it is asked for again. */
+	/* Without an answer the request is repeated then. */
 	r->ask_at_ms = now_ms + PAUSE_MAX_MS;
 	cfs_stream_control(r->stream, &f, NULL, 0);
 }
@@ -119,7 +120,7 @@ void cfs_onesided_session(struct cfs_stream *s, const struct cfs_wire_session *w
 	if (!r || r->stream != s || !r->asked || r->conn)
 		return;
 	r->asked = false;
-	if (w->port == 0 || !r->o->d) { /* as yet one side has no device, or ends a connection */
+	if (w->port == 0 || !r->o->d) { /* one side has no device, or still ends a queue pair */
 		r->ask_at_ms = r->o->t->loop.now_ms + REOPEN_MS;
 		return;
 	}
@@ -143,7 +144,7 @@ void cfs_onesided_lease(struct cfs_stream *s, const struct cfs_wire_lease *w)
 	uint64_t now_ms = s->c.t->loop.now_ms;
 	struct cfs_lease *l;
 
-	/* Its table would not fit: no owner pools such a block. */
+	/* Owners lease no longer block; its checksum table would not fit. */
 	if (!r || r->stream != s || w->block.len > CFS_RDMA_BLOCK_MAX)
 		return;
 	o = r->o;
@@ -184,7 +185,7 @@ void cfs_onesided_wanted(struct cfs_server *sc)
 			LIST_INSERT_HEAD(&o->granters, c, all);
 		}
 	}
-	/* A connection that is there goes on; its client believes that it is gone. */
+	/* The client has lost the queue pair that exists here: it ends, and the client asks again. */
 	if (c && c->conn)
 		o->ops->disconnect(c->conn);
 	else if (c && o->d && RAND_bytes((unsigned char *)&c->session, sizeof(c->session)) == 1 &&
@@ -353,7 +354,7 @@ static void close_device(struct cfs_onesided *o)
 		next_r = LIST_NEXT(r, all);
 		not_ready(o, r);
 	}
-	o->ops->close(o->d); /* the device writes nothing from here on */
+	o->ops->close(o->d); /* the device writes to no memory any more */
 	o->d = NULL;
 	o->mapped = NULL;
 	atomic_store(&o->has_device, false);
@@ -415,7 +416,7 @@ static void arm(struct cfs_onesided *o)
 	cfs_loop_poll(&o->t->loop, o->ops->fd(o->d), POLLIN, &o->poll_op);
 }
 
-/* Takes the device's lock. False: a thread has it, and runs o->work soon. */
+/* Locks the device. False: a polling thread has the lock, and runs o->work soon. */
 static bool enter_device(struct cfs_onesided *o)
 {
 	atomic_store(&o->wanted, true);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The adaptive time of polling for reads by RDMA. */
 #include "polling.h"
 
 #include "base/bytes.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests that are read from their owner's memory: onesided-internal.h. */
+/* Requests that are read from their owner's memory: READs, checks, polling, deadlines. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,9 +8,9 @@
 #include "onesided-internal.h"
 #include "transport/wire/crc.h"
 
-#define HANGS_MS   3000		  /* then the connection is ended */
-#define REFUSED_MS 60000	  /* no lease of a block whose bytes were wrong */
-#define POLL_BYTES CFS_READ_PIECE /* for longer reads a wake-up costs little */
+#define HANGS_MS   3000		  /* of a READ; then its queue pair is ended */
+#define REFUSED_MS 60000	  /* without RDMA for a block that had wrong bytes */
+#define POLL_BYTES CFS_READ_PIECE /* longest read that is polled for */
 
 static uint8_t *place(struct cfs_onesided *o, unsigned i)
 {
@@ -50,7 +50,7 @@ static void free_op(struct cfs_onesided *o, struct cfs_read_op *op)
 	*op = (struct cfs_read_op){0};
 }
 
-/* Under the lock: the READs of op, which may begin with that of the table. */
+/* Under the lock: posts the READs of op, first that of the checksum table if it is missing. */
 static int post(struct cfs_onesided *o, struct cfs_read_op *op)
 {
 	struct cfs_rdma_read reads[CFS_READ_PIECES + 1];
@@ -80,7 +80,7 @@ static int post(struct cfs_onesided *o, struct cfs_read_op *op)
 	return o->ops->read(op->r->conn, reads, n, op->polls);
 }
 
-/* Under the lock: the thread of op's request polls for it, if that is likely to pay. */
+/* Under the lock: decides whether the thread of op's request polls. */
 static void begin_polling(struct cfs_onesided *o, struct cfs_read_op *op)
 {
 	if (!op->g->waits || op->g->len > POLL_BYTES || o->n_polling >= o->max_polling)
@@ -145,8 +145,8 @@ bool cfs_onesided_start(struct cfs_peer *p, struct cfs_peer_get *g)
 /* --- the bytes --- */
 
 /*
- * The op has ended, and is the caller's. READs end in the order in which they were posted, so the
- * table is here, whichever op has read it.
+ * Whether the pages of op, which has ended and belongs to the caller, match the checksum table. READs
+ * end in the order in which they were posted, so the table has arrived, whichever op requested it.
  */
 static bool is_right(struct cfs_onesided *o, struct cfs_read_op *op)
 {
@@ -222,7 +222,7 @@ static void count_read(struct cfs_peer *p, const struct cfs_peer_get *g)
 	atomic_fetch_add(&p->t->asked.rdma, 1);
 }
 
-/* On the loop, which looks after op: it has ended. */
+/* On the loop: ends the request of op, which has ended and belongs to the loop. */
 static void end(struct cfs_onesided *o, struct cfs_read_op *op)
 {
 	struct cfs_peer *p, *held = op->held;
@@ -279,11 +279,11 @@ static void run_work(struct cfs_work *w)
 		next = op->next;
 		end(o, op);
 	}
-	/* Connections that have failed while a thread polled, and what the loop was kept from. */
+	/* Events that came while a polling thread had the lock. */
 	cfs_onesided_handle(o);
 }
 
-/* Under the lock: the loop looks after op, which has ended. */
+/* Under the lock: gives op, which has ended, to the loop. */
 static void hand_over(struct cfs_onesided *o, struct cfs_read_op *op)
 {
 	op->next = o->handed;
@@ -315,7 +315,7 @@ void cfs_reading_done(void *arg, void *cookie, int err)
 
 /* --- polling --- */
 
-/* The processor's other threads run meanwhile. */
+/* Lets the other hardware thread of the core run. */
 static void relax(void)
 {
 #if defined(__x86_64__)
@@ -332,7 +332,7 @@ static void leave_device(struct cfs_onesided *o)
 		cfs_loop_run(&o->t->loop, &o->work);
 }
 
-/* Until op has ended, or is not the thread's any more. */
+/* Polls until op has ended, its request is detached, or until_ns. */
 static void poll_until(struct cfs_onesided *o, const struct cfs_read_op *op,
 		       const struct cfs_peer_get *g, uint64_t until_ns)
 {
@@ -353,7 +353,7 @@ static void poll_until(struct cfs_onesided *o, const struct cfs_read_op *op,
 	}
 }
 
-/* Leaves op to the loop. False: it has ended. */
+/* Makes the loop the owner of op. False: op has ended. */
 static bool stop_polling(struct cfs_onesided *o, struct cfs_read_op *op)
 {
 	bool ended;
@@ -363,7 +363,7 @@ static bool stop_polling(struct cfs_onesided *o, struct cfs_read_op *op)
 	pthread_mutex_unlock(&o->lock);
 	if (ended)
 		return false;
-	pthread_mutex_lock(&o->device); /* nothing ends meanwhile */
+	pthread_mutex_lock(&o->device); /* no completion is taken meanwhile */
 	pthread_mutex_lock(&o->lock);
 	ended = op->ended;
 	if (!ended) {
@@ -374,7 +374,7 @@ static bool stop_polling(struct cfs_onesided *o, struct cfs_read_op *op)
 	}
 	pthread_mutex_unlock(&o->lock);
 	if (!ended)
-		o->ops->watch(o->d); /* without a device it would have ended */
+		o->ops->watch(o->d); /* not NULL: without a device op would have ended */
 	leave_device(o);
 	return !ended;
 }
@@ -388,7 +388,7 @@ static void note_polled(struct cfs_onesided *o, struct cfs_read_op *op)
 		cfs_polling_won(&op->r->polling, cfs_now_ns() - op->start_ns);
 }
 
-/* op has ended. True: g has got its bytes. Otherwise the loop goes on with it. */
+/* After op has ended. True: g has its bytes. Otherwise the loop ends g, or sends it on a stream. */
 static bool end_polled(struct cfs_onesided *o, struct cfs_peer *p, struct cfs_read_op *op,
 		       struct cfs_peer_get *g)
 {
@@ -439,7 +439,7 @@ void cfs_onesided_receive(struct cfs_peer *p, struct cfs_peer_get *g, cfs_deadli
 		g->done(g, 0);
 }
 
-/* --- what takes too long --- */
+/* --- deadlines --- */
 
 void cfs_onesided_expire(struct cfs_peer *p, uint64_t now_ms, struct cfs_get_list *list)
 {
@@ -458,7 +458,7 @@ void cfs_onesided_expire(struct cfs_peer *p, uint64_t now_ms, struct cfs_get_lis
 	pthread_mutex_unlock(&o->lock);
 }
 
-/* Under the lock: the device writes no more for op. */
+/* Under the lock: ends op, to whose buffers the device does not write any more. */
 static void cut_off(struct cfs_onesided *o, struct cfs_read_op *op)
 {
 	if (op->reads_table)
@@ -467,7 +467,7 @@ static void cut_off(struct cfs_onesided *o, struct cfs_read_op *op)
 		free_op(o, op);
 		return;
 	}
-	op->err = -ECONNRESET; /* its thread sees that */
+	op->err = -ECONNRESET; /* seen by its polling thread */
 	op->ended = true;
 }
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Proofs of RDMA connections. */
 #include "binding.h"
 
 #include <errno.h>
@@ -11,11 +12,11 @@
 #define LABEL_LEN 32
 #define PROOF_LEN 32
 
-/* The labels differ by role, so that a proof cannot be sent back to its maker. */
+/* The labels differ by role, so a proof cannot be reflected. */
 static const char label_reader[LABEL_LEN] = "cachefs rdma reader proof";
 static const char label_owner[LABEL_LEN] = "cachefs rdma owner proof";
 
-/* owner_qp 0: the reader does not know it yet. */
+/* owner_qp is 0 in the reader's proof, as the reader does not know it. */
 static int proof(const char label[LABEL_LEN], uint64_t session,
 		 const uint8_t secret[CFS_RDMA_SECRET], uint32_t reader_qp, uint32_t owner_qp,
 		 uint8_t ret[PROOF_LEN])

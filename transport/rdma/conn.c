@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections: librdmacm's events in, states out. */
+/* Connections of queue pairs: their states, driven by librdmacm's events. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <openssl/crypto.h>
@@ -11,8 +11,10 @@
 #include "rdma-internal.h"
 
 #define RESOLVE_MS 1000
-/* 4.096 us * 2^14 = 67 ms without an acknowledgement, then again, RETRIES times. 7 of them is without
- * end for some devices. */
+/*
+ * Without an acknowledgement for 4.096 us * 2^14 = 67 ms the device retransmits, RETRIES times. Some
+ * devices take 7 for infinity.
+ */
 #define ACK_TIMEOUT 14
 #define RETRIES	    6
 
@@ -30,7 +32,7 @@ static struct cfs_rdma_conn *conn_new(struct cfs_rdma *d, enum conn_state state)
 	return c;
 }
 
-/* From here on the device writes to no memory for it. */
+/* When this returns, the device does not write to memory for c any more. */
 static void destroy_queue_pair(struct cfs_rdma_conn *c)
 {
 	if (c->id && c->id->qp)
@@ -63,8 +65,8 @@ void cfs_rdma_end(struct cfs_rdma_conn *c, int err)
 	c->err = err;
 	c->until_ms = cfs_now_ms() + CFS_RDMA_WAIT_MS;
 	OPENSSL_cleanse(c->secret, sizeof(c->secret));
-	/* Either may fail: there is no connection, or no device. The reads are flushed by the first
-	 * one that works, or are over when the queue pair is destroyed. */
+	/* Both flush the reads. If both fail, without connection and device, the destruction of the queue
+	 * pair ends the reads. */
 	if (c->id->qp) {
 		(void)rdma_disconnect(c->id);
 		(void)ibv_modify_qp(c->id->qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_ERR},
@@ -91,7 +93,7 @@ void cfs_rdma_reap(struct cfs_rdma *d, uint64_t now_ms)
 			cfs_rdma_end(c, -ETIMEDOUT);
 		if (c->state == CONN_ENDING && (reads == 0 || now_ms >= c->until_ms)) {
 			destroy_queue_pair(c);
-			/* Another thread may be in a read of c, which fails, until the caller knows. */
+			/* Other threads may call read, which fails, until lost has returned. */
 			d->events->lost(d->arg, c->user, c->err);
 			cfs_rdma_conn_free(c);
 		}
@@ -122,15 +124,15 @@ static int make_queue_pair(struct cfs_rdma *d, struct rdma_cm_id *id)
 	};
 
 	/*
-	 * The address is on another device, or librdmacm has opened the same one again: up to
-	 * version 44 at least it sorts devices by the low half of their addresses in memory, and may
-	 * take one that stays for one that went and came when another one is added.
+	 * The address has moved to another device, or librdmacm has opened this one again. Up to
+	 * version 44 at least, librdmacm compares devices by the low half of their addresses in
+	 * memory, and may mistake a device for a replaced one when another device is added.
 	 */
 	if (id->verbs != d->device) {
 		device_is_gone(d);
 		return -EXDEV;
 	}
-	/* Without it (older kernels) the device's own time applies. */
+	/* Older kernels refuse it; then the device's default applies. */
 	(void)rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
 			      sizeof(timeout));
 	return rdma_create_qp(id, d->pd, &attr) == 0 ? 0 : -errno;
@@ -182,7 +184,7 @@ static int has_route(struct cfs_rdma_conn *c)
 		.private_data = ask,
 		.private_data_len = sizeof(ask),
 		.initiator_depth = (uint8_t)c->d->depth,
-		.responder_resources = 0, /* this side is not read from */
+		.responder_resources = 0, /* nobody reads from a reader */
 		.retry_count = RETRIES,
 		.rnr_retry_count = RETRIES,
 	};
@@ -203,63 +205,63 @@ static void refuse(struct rdma_cm_id *id)
 }
 
 /* A copy of an event, which is acknowledged before it is handled. */
-struct told {
+struct event {
 	enum rdma_cm_event_type event;
 	struct rdma_cm_id *id;
 	uint32_t qp;
-	unsigned depth; /* reads at a time that it wants */
+	unsigned depth; /* reads at a time that the reader requests */
 	uint8_t len;
 	uint8_t data[UINT8_MAX];
 };
 
-static int accept_reader(struct cfs_rdma_conn *c, const struct told *t)
+static int accept_reader(struct cfs_rdma_conn *c, const struct event *e)
 {
 	struct cfs_rdma *d = c->d;
 	uint8_t give[CFS_RDMA_GIVE_LEN];
 	struct rdma_conn_param param = {
 		.private_data = give,
 		.private_data_len = sizeof(give),
-		.responder_resources = (uint8_t)CFS_MIN(t->depth, d->depth),
+		.responder_resources = (uint8_t)CFS_MIN(e->depth, d->depth),
 		.initiator_depth = 0, /* an owner does not read */
 		.rnr_retry_count = RETRIES,
 	};
-	int r = cfs_rdma_check_ask(t->data, t->len, c->secret, t->qp);
+	int r = cfs_rdma_check_ask(e->data, e->len, c->secret, e->qp);
 
 	if (r == 0)
 		r = make_queue_pair(d, c->id);
 	if (r == 0)
-		r = cfs_rdma_give(give, c->session, c->secret, t->qp, c->id->qp->qp_num);
+		r = cfs_rdma_give(give, c->session, c->secret, e->qp, c->id->qp->qp_num);
 	if (r == 0 && rdma_accept(c->id, &param) < 0)
 		r = -errno;
 	return r;
 }
 
-static void asked(struct cfs_rdma *d, const struct told *t)
+static void asked(struct cfs_rdma *d, const struct event *e)
 {
 	struct cfs_rdma_conn *c;
 	uint64_t session;
 	int r;
 
 	if (d->removed || d->n_conns >= d->max_conns ||
-	    cfs_rdma_session_of(t->data, t->len, &session) < 0) {
-		refuse(t->id);
+	    cfs_rdma_session_of(e->data, e->len, &session) < 0) {
+		refuse(e->id);
 		return;
 	}
 	c = conn_new(d, CONN_ACCEPTED);
 	if (!c) {
-		refuse(t->id);
+		refuse(e->id);
 		return;
 	}
 	c->owner = true;
 	c->session = session;
 	if (d->events->asked(d->arg, session, c, c->secret, &c->user) < 0) {
 		cfs_rdma_conn_free(c);
-		refuse(t->id);
+		refuse(e->id);
 		return;
 	}
-	c->id = t->id;
+	c->id = e->id;
 	c->id->context = c;
-	r = accept_reader(c, t);
+	r = accept_reader(c, e);
 	if (r < 0) {
 		(void)rdma_reject(c->id, NULL, 0);
 		cfs_rdma_end(c, r);
@@ -268,13 +270,13 @@ static void asked(struct cfs_rdma *d, const struct told *t)
 
 /* --- events --- */
 
-static void established(struct cfs_rdma_conn *c, const struct told *t)
+static void established(struct cfs_rdma_conn *c, const struct event *e)
 {
 	int r = 0;
 
 	if (!c->owner)
-		r = cfs_rdma_check_give(t->data, t->len, c->session, c->secret, c->id->qp->qp_num,
-					t->qp);
+		r = cfs_rdma_check_give(e->data, e->len, c->session, c->secret, c->id->qp->qp_num,
+					e->qp);
 	if (r < 0) {
 		cfs_rdma_end(c, r);
 		return;
@@ -286,11 +288,11 @@ static void established(struct cfs_rdma_conn *c, const struct told *t)
 	c->d->events->ready(c->d->arg, c->user);
 }
 
-static void step(struct cfs_rdma_conn *c, const struct told *t)
+static void step(struct cfs_rdma_conn *c, const struct event *e)
 {
 	int r = 0;
 
-	switch (t->event) {
+	switch (e->event) {
 	case RDMA_CM_EVENT_ADDR_RESOLVED:
 		r = c->state == CONN_ADDRESS ? has_address(c) : -EPROTO;
 		break;
@@ -299,7 +301,7 @@ static void step(struct cfs_rdma_conn *c, const struct told *t)
 		break;
 	case RDMA_CM_EVENT_ESTABLISHED:
 		if (c->state == CONN_ASKED || c->state == CONN_ACCEPTED)
-			established(c, t);
+			established(c, e);
 		break;
 	case RDMA_CM_EVENT_REJECTED:
 		r = -ECONNREFUSED;
@@ -315,7 +317,7 @@ static void step(struct cfs_rdma_conn *c, const struct told *t)
 	case RDMA_CM_EVENT_CONNECT_ERROR:
 		r = -EIO;
 		break;
-	default: /* RDMA_CM_EVENT_TIMEWAIT_EXIT, _ADDR_CHANGE: of no matter here */
+	default: /* RDMA_CM_EVENT_TIMEWAIT_EXIT, _ADDR_CHANGE */
 		break;
 	}
 	if (r < 0)
@@ -325,11 +327,11 @@ static void step(struct cfs_rdma_conn *c, const struct told *t)
 int cfs_rdma_next_event(struct cfs_rdma *d)
 {
 	struct rdma_cm_event *e;
-	struct told t;
+	struct event t;
 
 	if (rdma_get_cm_event(d->cm, &e) < 0)
 		return errno == EAGAIN ? -EAGAIN : -errno;
-	t = (struct told){
+	t = (struct event){
 		.event = e->event,
 		.id = e->id,
 		.qp = e->param.conn.qp_num,
@@ -340,7 +342,7 @@ int cfs_rdma_next_event(struct cfs_rdma *d)
 		t.len = e->param.conn.private_data_len;
 		memcpy(t.data, e->param.conn.private_data, t.len);
 	}
-	/* An id can be destroyed only when all of its events are acknowledged. */
+	/* rdma_destroy_id() waits until all events of an id are acknowledged. */
 	rdma_ack_cm_event(e);
 	if (t.event == RDMA_CM_EVENT_DEVICE_REMOVAL)
 		device_is_gone(d);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The entry of the module "rdma". */
 #include "base/module.h"
 #include "verbs.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The pool of blocks that other members read by RDMA. */
 #include "pool.h"
 
 #include <errno.h>
@@ -16,10 +17,10 @@
 #include "base/thread.h"
 #include "transport/wire/crc.h"
 
-#define LOADS	 4 /* that wait */
+#define LOADS	 4 /* queued at a time */
 #define SEEN	 4096
 #define PIECE	 (256u << 10)
-#define GRACE_MS 2000 /* a slot outlives its lease for so long */
+#define GRACE_MS 2000 /* between the end of a lease and eviction, at least */
 #define STOP_MS	 2000
 
 enum slot_state { SLOT_FREE, SLOT_LOADING, SLOT_READY };
@@ -44,13 +45,14 @@ struct cfs_rdma_pool {
 	uint8_t *bytes;
 	size_t size;
 
-	pthread_mutex_t lock; /* the rest; held while memory is mapped, not while a file is read */
+	pthread_mutex_t
+		lock; /* protects the rest; held for mapping memory, not for reading files */
 	const struct cfs_rdma_ops *ops;
 	struct cfs_rdma *d;
-	unsigned attached; /* counts devices: a load for another one is dropped */
+	unsigned attached; /* counts devices, so that a load for an earlier one is dropped */
 	unsigned n_slots;
 	struct slot *slots;
-	uint32_t seen[SEEN]; /* hashes of blocks that were asked for once */
+	uint32_t seen[SEEN]; /* hashes of blocks that were requested once */
 	struct load loads[LOADS];
 	unsigned first_load, n_loads;
 	pthread_cond_t wake, ended;
@@ -199,7 +201,7 @@ static void *load_blocks(void *arg)
 	return NULL;
 }
 
-/* --- the caller's --- */
+/* --- the contract's functions --- */
 
 int cfs_rdma_pool_create(uint64_t bytes, struct cfs_rdma_pool **ret)
 {
@@ -218,7 +220,7 @@ int cfs_rdma_pool_create(uint64_t bytes, struct cfs_rdma_pool **ret)
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (!p->slots || p->bytes == MAP_FAILED)
 		goto fail;
-	/* Children do not inherit it; huge pages need fewer entries in the device's tables. */
+	/* A child must not share pinned pages. Huge pages take fewer entries of the device's tables. */
 	(void)madvise(p->bytes, p->size, MADV_DONTFORK);
 	(void)madvise(p->bytes, p->size, MADV_HUGEPAGE);
 	(void)madvise(p->bytes, p->size, MADV_DONTDUMP);
@@ -300,7 +302,7 @@ bool cfs_rdma_pool_grant(struct cfs_rdma_pool *p, const struct cfs_peer_block *b
 	return ready;
 }
 
-/* Under the lock: a free slot, or that of the block that was not used for longest. */
+/* Under the lock: a free slot, or else that of the least recently used block without a lease. */
 static struct slot *take_slot(struct cfs_rdma_pool *p)
 {
 	uint64_t now_ms = cfs_now_ms();
@@ -324,7 +326,7 @@ static struct slot *take_slot(struct cfs_rdma_pool *p)
 	return best;
 }
 
-/* Under the lock. False: it was asked for the first time, as far as is known. */
+/* Under the lock. False: no earlier request is known. */
 static bool is_hot(struct cfs_rdma_pool *p, const struct cfs_peer_block *b)
 {
 	uint32_t hash = hash_of(b), *seen = &p->seen[hash % SEEN];
@@ -334,7 +336,7 @@ static bool is_hot(struct cfs_rdma_pool *p, const struct cfs_peer_block *b)
 	return hot;
 }
 
-/* Past the page cache, where the file system can. */
+/* Another descriptor of the file, with O_DIRECT where the file system supports that. */
 static int open_again(int fd)
 {
 	char path[32];

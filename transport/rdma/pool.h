@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The owner's pool: hot blocks in memory that readers read by themselves.
+ * The owner's pool: blocks in memory that other members read by RDMA.
  *
- * A block is loaded when it is asked for the second time, from its file, past the page cache where
- * the file allows that, by the pool's own thread. Its bytes are checked against the file's
- * checksums. Behind them, at the next multiple of a page, lies a table with the CRC-32C of each page
- * of 4 KiB, big-endian: readers check what they read against it, and it against the grant.
+ * The second request for a block loads it. The pool's thread reads the block's file, past the page
+ * cache where the file system allows that, and checks the bytes against the file's checksums. The
+ * checksum table follows at the next multiple of a page: the CRC-32C of each page of 4 KiB,
+ * big-endian. Readers check each page against the table, and the table against the grant.
  *
- * A grant promises that the block stays for lease_ms. It is not evicted before, and a while longer,
- * for the way of the grant to the reader. Eviction unmaps its memory: the key is void from then on.
+ * A grant keeps the block for lease_ms and some time more, because the grant has to reach the reader.
+ * Eviction unmaps the memory, which voids the key.
  *
- * Memory: what the caller gives, in slots of CFS_RDMA_SLOT, mapped into this process when first
- * used. Blocks of up to CFS_RDMA_BLOCK_MAX; smaller ones take a slot as well.
+ * Memory: as many bytes as the caller gives, in slots of CFS_RDMA_SLOT, allocated at first use. Each block of
+ * up to CFS_RDMA_BLOCK_MAX takes one slot, whatever its length.
  */
 #ifndef CFS_RDMA_POOL_H
 #define CFS_RDMA_POOL_H
@@ -37,7 +37,7 @@ struct cfs_rdma_pool_stats {
 	unsigned blocks;
 };
 
-/* Pages of a block, offset and length of its table. */
+/* The number of pages of a block; offset and length of its table. */
 static inline uint32_t cfs_rdma_pages(uint32_t block_len)
 {
 	return (block_len + CFS_RDMA_PAGE - 1) / CFS_RDMA_PAGE;
@@ -54,22 +54,22 @@ static inline uint32_t cfs_rdma_table_len(uint32_t block_len)
 /* bytes: at least one slot, otherwise -EINVAL. */
 int cfs_rdma_pool_create(uint64_t bytes, struct cfs_rdma_pool **ret);
 /*
- * No device may be attached. A load that hangs in its file is left behind, with the memory, and
- * frees both when it ends.
+ * Called without an attached device. A load whose file hangs outlives the call: the pool's thread
+ * then frees the memory when the load ends.
  */
 void cfs_rdma_pool_destroy(struct cfs_rdma_pool *p);
 
-/* All but destroy: any thread; none waits for a load. */
+/* The following are for any thread. None waits for a load. */
 
-/* Blocks are mapped on this device from here on; d NULL: all blocks leave the pool. */
+/* Drops all blocks; later ones are mapped on this device. d NULL: no device. */
 void cfs_rdma_pool_attach(struct cfs_rdma_pool *p, const struct cfs_rdma_ops *ops,
 			  struct cfs_rdma *d);
-/* True: the block is there, and *ret lets others read it. */
+/* True: the pool has the block, and *ret lets others read it. */
 bool cfs_rdma_pool_grant(struct cfs_rdma_pool *p, const struct cfs_peer_block *b, uint64_t now_ms,
 			 struct cfs_rdma_grant *ret);
 /*
- * b was asked for, and is in this file; the second time it is loaded, unless all slots are granted
- * or loads wait already. fd and crcs are duplicated.
+ * Reports a request for b, which is in this file. The second one loads b, unless all slots have
+ * leases or the queue of loads is full. fd and crcs are duplicated.
  */
 void cfs_rdma_pool_offer(struct cfs_rdma_pool *p, const struct cfs_peer_block *b, int fd,
 			 const uint32_t *crcs, unsigned n_crcs);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of the module. A connection is on d->conns from its creation until `lost`. The loop owns
- * all of it except what d->lock protects.
+ * Shared by the files of the module. A connection is in d->conns from its creation until `lost`. It
+ * belongs to the loop, except for the fields that d->lock protects.
  *
- * The completion queue makes an event, which wakes the loop, only when it is armed: by a read for
- * which no thread polls, by a thread that gives up polling, and by the loop while reads are under way
- * after an event. So polling threads alone never wake the loop.
+ * The completion queue makes an event, which wakes the loop, only after it was armed. It is armed by a
+ * read for which no thread polls, by a thread that stops polling, and by the loop after an event
+ * while reads are under way. So reads whose threads poll do not wake the loop.
  */
 #ifndef CFS_RDMA_INTERNAL_H
 #define CFS_RDMA_INTERNAL_H
@@ -18,12 +18,12 @@
 #include "verbs.h"
 
 enum conn_state {
-	CONN_ADDRESS,  /* reader: the owner's address is looked up */
-	CONN_ROUTE,    /* then the way to it */
-	CONN_ASKED,    /* then it has been asked */
+	CONN_ADDRESS,  /* reader: resolves the owner's address, */
+	CONN_ROUTE,    /* then the route, */
+	CONN_ASKED,    /* then waits for the owner's reply */
 	CONN_ACCEPTED, /* owner: waits for the reader's last message */
 	CONN_READY,
-	CONN_ENDING, /* reads are flushed; `lost` follows */
+	CONN_ENDING, /* its reads are flushed; `lost` follows */
 };
 
 struct cfs_rdma_conn {
@@ -33,17 +33,17 @@ struct cfs_rdma_conn {
 	uint64_t session;
 	uint8_t secret[CFS_RDMA_SECRET];
 	void *user;
-	uint64_t until_ms; /* of a state that is neither ready */
-	int err;	   /* why it ends */
+	uint64_t until_ms; /* deadline of any state but CONN_READY */
+	int err;	   /* the reason of its end */
 	LIST_ENTRY(cfs_rdma_conn) all;
 
 	/* Under the lock */
 	enum conn_state state;
 	unsigned reads; /* under way */
-	int failed; /* a read's error that a polling thread has seen, and the loop ends it for */
+	int failed;	/* error of a read; the loop then ends the connection */
 };
 
-/* A read that is under way. Completions name it by index and generation. */
+/* A read under way. A completion names it by index and generation. */
 struct slot {
 	struct cfs_rdma_conn *c; /* NULL: free */
 	void *cookie;
@@ -73,9 +73,9 @@ struct cfs_rdma {
 	struct ibv_comp_channel *completions;
 	struct ibv_cq *cq;
 	int epoll_fd;
-	unsigned depth; /* reads that a queue pair may execute at a time */
+	unsigned depth; /* reads that the device executes at a time for a queue pair */
 
-	pthread_mutex_t lock; /* innermost; posts are made under it: they do not wait */
+	pthread_mutex_t lock; /* innermost; held for posting, which does not wait */
 	struct slot *slots;
 	unsigned n_slots, free_slot; /* n_slots: none is free */
 	unsigned n_reads;	     /* under way */
@@ -85,15 +85,15 @@ struct cfs_rdma {
 
 /* --- conn.c --- */
 
-/* Handles one event of the connection manager; -EAGAIN: there is none. */
+/* Handles one event of the connection manager; -EAGAIN: none. */
 int cfs_rdma_next_event(struct cfs_rdma *d);
 int cfs_rdma_connect(struct cfs_rdma *d, const struct sockaddr *remote, uint64_t session,
 		     const uint8_t secret[CFS_RDMA_SECRET], void *user, struct cfs_rdma_conn **ret);
-/* Begins the end of c, once. */
+/* Begins the end of c; later calls do nothing. */
 void cfs_rdma_end(struct cfs_rdma_conn *c, int err);
-/* Ends attempts that take too long. Reports and frees connections whose reads are over. */
+/* Ends attempts at their deadline. Reports and frees ending connections without reads. */
 void cfs_rdma_reap(struct cfs_rdma *d, uint64_t now_ms);
-/* Without a report. */
+/* Does not report `lost`. */
 void cfs_rdma_conn_free(struct cfs_rdma_conn *c);
 
 /* --- reads.c --- */
@@ -101,12 +101,12 @@ void cfs_rdma_conn_free(struct cfs_rdma_conn *c);
 int cfs_rdma_reads_init(struct cfs_rdma *d, unsigned max);
 int cfs_rdma_read(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n,
 		  bool polled);
-/* On the loop: takes events, and completions until there are none. */
+/* On the loop: takes all events and completions. */
 void cfs_rdma_complete(struct cfs_rdma *d);
-/* As of the table. */
+/* Members of the table. */
 void cfs_rdma_take(struct cfs_rdma *d);
 void cfs_rdma_watch(struct cfs_rdma *d);
-/* The queue pair of c is gone: forgets its reads. */
+/* Frees the slots of c's reads, whose queue pair is destroyed. */
 void cfs_rdma_forget_reads(struct cfs_rdma_conn *c);
 
 #endif

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* RDMA READs: posting them, and taking their completions. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -55,7 +56,7 @@ static bool has_slots(const struct cfs_rdma *d, unsigned n)
 	return n == 0;
 }
 
-/* Under the lock. On failure, as on a device that is gone, deadlines end the reads. */
+/* Under the lock. When this fails, as on a removed device, deadlines end the reads. */
 static void arm(struct cfs_rdma *d)
 {
 	if (!d->armed)
@@ -91,14 +92,13 @@ static int post(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsi
 			.wr.rdma = {.remote_addr = reads[i].from, .rkey = reads[i].key},
 		};
 	}
-	if (!polled) /* before they can be done */
+	if (!polled) /* before the first one can end */
 		arm(d);
 	r = ibv_post_send(c->id->qp, wr, &bad);
 	if (r == 0)
 		return 0;
 	if (bad != &wr[0] && bad) {
-		/* A part is under way, and writes until it is flushed. The rest ends with the
-		 * connection. */
+		/* Some reads are under way. All end when the queue pair is flushed. */
 		(void)ibv_modify_qp(c->id->qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_ERR},
 				    IBV_QP_STATE);
 		return 0;
@@ -155,14 +155,14 @@ static void completed(struct cfs_rdma *d, const struct ibv_wc *wc, bool on_loop)
 			c->failed = err;
 	}
 	pthread_mutex_unlock(&d->lock);
-	if (!c) /* of a queue pair that is gone */
+	if (!c) /* its queue pair is destroyed */
 		return;
 	if (err < 0 && on_loop)
 		cfs_rdma_end(c, err);
 	d->events->read_done(d->arg, cookie, err);
 }
 
-/* False: there are no more. */
+/* False: no further completion is ready. */
 static bool take_completions(struct cfs_rdma *d, bool on_loop)
 {
 	struct ibv_wc wc[BATCH];
@@ -202,7 +202,7 @@ void cfs_rdma_complete(struct cfs_rdma *d)
 	if (under_way)
 		arm(d);
 	pthread_mutex_unlock(&d->lock);
-	if (under_way) /* what was done before it was armed makes no event */
+	if (under_way) /* completions before arming make no event */
 		take_all(d, true);
 }
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The module's table, and the RDMA device: opening, mapped memory, closing. */
 #include "verbs.h"
 
 #include <errno.h>
@@ -28,7 +29,7 @@ static int map(struct cfs_rdma *d, void *start, size_t len, enum cfs_rdma_access
 
 	if (!m)
 		return -ENOMEM;
-	/* Readers name offsets: they learn no address of this process. */
+	/* Readers use offsets, so they learn no address of this process. */
 	m->mr = ibv_reg_mr_iova(d->pd, start, len, shared ? 0 : (uintptr_t)start,
 				shared ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_LOCAL_WRITE);
 	if (!m->mr) {
@@ -105,10 +106,10 @@ static int watch(struct cfs_rdma *d, int fd)
 }
 
 /*
- * The kernel waits until this process has let a removed device go. librdmacm has it open until it
- * lists the devices.
+ * The kernel completes the removal of a device when this process has closed it. librdmacm keeps it
+ * open until it lists the devices again.
  */
-static void let_removed_devices_go(void)
+static void release_removed_devices(void)
 {
 	struct ibv_context **list = rdma_get_devices(NULL);
 
@@ -116,7 +117,7 @@ static void let_removed_devices_go(void)
 		rdma_free_devices(list);
 }
 
-/* The step that fails is named in *ret_step. */
+/* *ret_step: a text for the step that failed. */
 static int find_device(struct cfs_rdma *d, const char **ret_step)
 {
 	int r;
@@ -128,7 +129,7 @@ static int find_device(struct cfs_rdma *d, const char **ret_step)
 	*ret_step = "no RDMA device has this address";
 	if (rdma_bind_addr(d->listening, (struct sockaddr *)&d->local) < 0) {
 		r = errno == EADDRNOTAVAIL ? -ENODEV : -errno;
-		let_removed_devices_go();
+		release_removed_devices();
 		return r;
 	}
 	d->device = d->listening->verbs;

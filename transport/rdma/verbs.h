@@ -1,27 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One-sided reads between members: the contract of the module "rdma", which is the only part that
- * knows libibverbs and librdmacm.
+ * RDMA reads between members: the contract of the module "rdma", the only part that uses libibverbs
+ * and librdmacm.
  *
- * A cfs_rdma is the RDMA device that has the member's address. The owner of bytes maps memory for
- * reading by others; the reader has a connection (a reliable queue pair), and reads into memory
- * that it has mapped for itself. The owner's processor takes no part in a read. Nothing is ever
- * sent or written, so neither side posts receives, and a reader's memory cannot be accessed.
+ * A cfs_rdma is the RDMA device with the member's address. An owner maps memory that others may read.
+ * A reader has a connection (a reliable queue pair) and reads into memory that it has mapped for
+ * itself. The owner's processor takes no part in a read. There are no other work requests, so neither
+ * side posts receives, and a reader's memory is not accessible to owners.
  *
- * Connections belong to sessions: both members already have an authenticated connection, and agree
- * on it upon a random number and a secret. Each side proves the secret for the two queue pair
- * numbers (binding.h); a queue pair of any other process is refused, before it exists on the
- * owner's side.
+ * Each connection belongs to a session. The two members agree on a random number and a secret over an
+ * authenticated connection. Each side then proves the secret for both queue pair numbers (binding.h).
+ * The owner checks that proof before it creates its queue pair.
  *
- * Bounds: max_conns queue pairs, max_reads reads under way. An attempt to connect and the end of a
- * connection take at most CFS_RDMA_WAIT_MS each; a read takes as long as the device retries, about
- * a second, and the caller ends the connection of one that takes too long.
+ * Bounds: max_conns queue pairs, max_reads reads under way. Connecting and ending take at most
+ * CFS_RDMA_WAIT_MS each. A read takes at most as long as the device retries, usually a second; the
+ * caller ends the connection of one that takes longer.
  *
- * Threads: "the loop" is the caller's thread that calls poll and tick; events come from these two
- * calls. A thread that waits for its own reads may poll for them (take, watch): then the loop sleeps
- * on, and read_done comes from these calls, too. poll, tick, close, take and watch exclude one
- * another: the caller's lock sees to that. read, map and unmap are for any thread at any time. No
- * call waits for the other side.
+ * Threads: "the loop" is the caller's thread that calls poll and tick, from which events come. A
+ * thread that waits for its own reads may poll for them with take and watch; read_done then comes
+ * from these calls, and the loop need not wake. The caller serializes poll, tick, close, take and
+ * watch. read, map and unmap are for any thread at any time. No call waits for the other side.
  */
 #ifndef CFS_RDMA_VERBS_H
 #define CFS_RDMA_VERBS_H
@@ -43,29 +41,30 @@ struct cfs_rdma_conn;
 /* All on the loop, except for read_done. */
 struct cfs_rdma_events {
 	/*
-	 * A queue pair asks to be connected for this session. 0: c is its connection, for which
-	 * lost follows once; *ret_user is the caller's of it. -ENOENT: there is none, refused. The
-	 * caller returns a session once: a number that has been seen is of no use to others.
+	 * A reader requests a connection for this session. 0: accepted as c, for which lost follows
+	 * once; *ret_user identifies c in events. -ENOENT: no such session, refused. The caller
+	 * accepts a session once, so an observed number is useless.
 	 */
 	int (*asked)(void *arg, uint64_t session, struct cfs_rdma_conn *c,
 		     uint8_t ret_secret[CFS_RDMA_SECRET], void **ret_user);
-	/* It is connected and has proved the secret. A reader may read. */
+	/* The connection is authenticated. A reader may read. */
 	void (*ready)(void *arg, void *user);
 	/*
-	 * It is gone, and c with the return; err: why. Reads without a read_done are over: nothing writes to
-	 * their memory. -EACCES: the other side does not have the secret, -ECONNREFUSED: it refuses,
-	 * -ENODEV: the device is gone, -ETIMEDOUT, -ECONNRESET, -EHOSTUNREACH: it does not answer.
+	 * The connection has ended; c is freed when this returns. Reads without a read_done are
+	 * over: nothing writes to their memory. err, the reason: -EACCES: a wrong proof of the other
+	 * side; -ECONNREFUSED: refused; -ENODEV: the device is gone; -ETIMEDOUT, -ECONNRESET,
+	 * -EHOSTUNREACH: the other side does not answer.
 	 */
 	void (*lost)(void *arg, void *user, int err);
 	/*
-	 * A read has ended, the first ones first. 0; -EKEYREJECTED: the owner's memory is not mapped
-	 * under this key; others as of lost. After an error lost follows, on the loop's next poll or
-	 * tick.
+	 * A read has ended; reads of a connection end in their order. err: 0; -EKEYREJECTED: the
+	 * owner has no memory with this key; others as of lost. After an error lost follows, in the
+	 * loop's next poll or tick.
 	 */
 	void (*read_done)(void *arg, void *cookie, int err);
 	/*
-	 * The device is gone, or the address is not on it any more: no connection is ready, and none
-	 * can be made. Close it.
+	 * The device is gone, or has lost the address: no connection is usable, and the caller closes
+	 * the device.
 	 */
 	void (*removed)(void *arg);
 };
@@ -85,11 +84,11 @@ struct cfs_rdma_memory {
 };
 
 enum cfs_rdma_access {
-	CFS_RDMA_OWN,	/* reads of this process write to it */
-	CFS_RDMA_SHARED /* others read it, from offset 0 on */
+	CFS_RDMA_OWN,	/* target of this process' reads */
+	CFS_RDMA_SHARED /* readable by others, from offset 0 on */
 };
 
-/* A range of the owner's memory, and where it goes. */
+/* A range of the owner's memory, and its target. */
 struct cfs_rdma_read {
 	void *to; /* within `memory` */
 	const struct cfs_rdma_memory *memory;
@@ -101,51 +100,50 @@ struct cfs_rdma_read {
 
 struct cfs_rdma_ops {
 	/*
-	 * -ENODEV: no RDMA device has this address; others of the libraries. err: one line. After
-	 * the device was removed it is to be tried from time to time: the kernel completes the
-	 * removal when this process lets the device go, which happens here, too.
+	 * -ENODEV: no RDMA device has this address; others of the libraries. err: one line. After a
+	 * removal the caller tries from time to time: the kernel completes a removal when this
+	 * process has released the device, which open does.
 	 */
 	int (*open)(const struct cfs_rdma_conf *conf, struct cfs_rdma **ret, char err[256]);
-	/* Ends everything without events. Mapped memory is unmapped, and its structures are freed. */
+	/* Ends all connections without events, and unmaps all memory, whose structures are freed. */
 	void (*close)(struct cfs_rdma *d);
 	/* "rxe0": the device's name. */
 	const char *(*name)(const struct cfs_rdma *d);
-	/* Port by which others connect to this address. */
+	/* The port for connections to this address. */
 	uint16_t (*port)(const struct cfs_rdma *d);
 	/* Readable when poll should be called. */
 	int (*fd)(const struct cfs_rdma *d);
-	/* Handles what has happened. */
+	/* Handles events and completions. */
 	void (*poll)(struct cfs_rdma *d);
-	/* About every 20 ms while connections begin or end, else when convenient: deadlines. True:
-	 * there are such. */
+	/* Checks deadlines. Called about every 20 ms while it returns true: connections begin or end. */
 	bool (*tick)(struct cfs_rdma *d, uint64_t now_ms);
 
-	/* On the loop. ready or lost follows. remote: address and port of the owner. -EMFILE: at the
-	 * limit. */
+	/* On the loop. ready or lost follows. remote: address and port of the owner. -EMFILE: too many
+	 * connections. */
 	int (*connect)(struct cfs_rdma *d, const struct sockaddr *remote, uint64_t session,
 		       const uint8_t secret[CFS_RDMA_SECRET], void *user,
 		       struct cfs_rdma_conn **ret);
-	/* On the loop. lost follows, in a later poll or tick. */
+	/* On the loop. lost follows in a later poll or tick. */
 	void (*disconnect)(struct cfs_rdma_conn *c);
 	/*
-	 * Posts all n reads (1 to CFS_RDMA_CHAIN) in one chain, or none: -EAGAIN: at a limit;
-	 * -ENOTCONN. They are done in their order. Must not be called after lost. polled: the caller
-	 * polls for them, and fd need not become readable when they are done.
+	 * Posts n reads (1 to CFS_RDMA_CHAIN) in one chain, all or none. -EAGAIN: at a limit;
+	 * -ENOTCONN. They end in their order. Must not be called after lost. polled: the caller polls
+	 * for them, so fd need not become readable at their end.
 	 */
 	int (*read)(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n,
 		    bool polled);
-	/* Any thread: reports reads of this device that are done, of all threads; a batch at most. */
+	/* Any thread: reports ended reads of all threads of this device, at most one batch. */
 	void (*take)(struct cfs_rdma *d);
 	/*
-	 * Any thread that gives up polling: fd becomes readable when reads are done that are under
-	 * way now. Reports all that are done already.
+	 * Any thread that stops polling: fd becomes readable at the end of a read that is under way.
+	 * Reports all reads that have ended already.
 	 */
 	void (*watch)(struct cfs_rdma *d);
 
-	/* Pins it. -ENOMEM: a limit of locked memory, too. */
+	/* Pins the memory. -ENOMEM: also at the limit of locked memory. */
 	int (*map)(struct cfs_rdma *d, void *start, size_t len, enum cfs_rdma_access access,
 		   struct cfs_rdma_memory **ret);
-	/* On return its key is of no use: a read that comes later ends with -EKEYREJECTED. */
+	/* Voids the key before it returns: later reads end with -EKEYREJECTED. */
 	void (*unmap)(struct cfs_rdma *d, struct cfs_rdma_memory *m);
 };
 

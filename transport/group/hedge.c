@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads from a peer that may be late: response times, the budget of hedges, the race. */
 #include "hedge.h"
 
 #include <errno.h>

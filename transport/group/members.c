@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Follows the member list, and writes this member's own record. */
 #include "members.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The owners of a block, by weighted rendezvous hashing. */
 #include "placement.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A list of members in memory, and its text. */
 #include "roster.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The service time of a peer, and its slow state. */
 #include "slow.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Addresses of members: which are private, the choice of one, their text. */
 #include <arpa/inet.h>
 #include <cachefs/transport.h>
 #include <errno.h>

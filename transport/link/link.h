@@ -25,7 +25,7 @@ struct cfs_link {
 	const struct cfs_link_ops *ops;
 	int fd;
 	int low;	/* value of the last expect */
-	bool unread;	/* recv may have data that poll(2) does not see */
+	bool unread;	/* data may be buffered here, which poll(2) does not see */
 	bool key_limit; /* too many records under its keys (RFC 8446 5.5): open another connection */
 	struct cfs_tls *tls; /* set before accept or connect; unused by tcp */
 	struct cfs_tls_session *session;
@@ -37,7 +37,7 @@ typedef int (*cfs_link_listen_fn)(const struct sockaddr *addr, socklen_t len);
 typedef int (*cfs_link_accept_fn)(struct cfs_link *l, int listen_fd, struct sockaddr_storage *from);
 /* Starts connecting; fd becomes writable when that has ended. */
 typedef int (*cfs_link_connect_fn)(struct cfs_link *l, const struct sockaddr *addr, socklen_t len);
-/* The result of connecting. */
+/* The result of connecting: 0, or a negative errno. */
 typedef int (*cfs_link_connected_fn)(struct cfs_link *l);
 /*
  * Handshake of the link; optional. 0: done, and ops may be others; -EAGAIN: call again once fd is

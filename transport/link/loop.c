@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The event loop: rounds, work from other threads, start and end. */
 #include "loop.h"
 
 #include <errno.h>
@@ -19,8 +20,8 @@
 #define LATE_MS	    100 /* delays up to here are those of a loop at work */
 
 /*
- * Called with the lock held, because the loop may end and be freed once it sees the reason. Writing
- * to an eventfd does not wait.
+ * Called with the lock held: without it, the loop could see the reason, end and be freed before the
+ * write. Writing to an eventfd does not wait.
  */
 static void wake(struct cfs_loop *loop)
 {
@@ -55,7 +56,7 @@ void cfs_loop_wake(struct cfs_loop *loop)
 	pthread_mutex_unlock(&loop->lock);
 }
 
-/* The remaining errors are programming errors. */
+/* For errors that only a defect of this program, or a completion that the kernel dropped, causes. */
 static _Noreturn void broken(int err)
 {
 	cfs_err("peer transport: io_uring_enter() failed, the process aborts: error=%s",
@@ -74,7 +75,7 @@ struct io_uring_sqe *cfs_loop_sqe(struct cfs_loop *loop, struct cfs_op *op)
 	}
 	if (!sqe)
 		broken(r);
-	/* The prep functions leave user_data alone. */
+	/* The prep functions do not change user_data. */
 	io_uring_sqe_set_data(sqe, op);
 	if (op)
 		loop->ops++;
@@ -172,11 +173,11 @@ static bool must_end(struct cfs_loop *loop)
 	pthread_mutex_lock(&loop->lock);
 	stop = loop->stop && !loop->first;
 	pthread_mutex_unlock(&loop->lock);
-	return stop && loop->held == 0 && loop->ops <= 1; /* the wake-up's */
+	return stop && loop->held == 0 && loop->ops <= 1; /* 1: the read of wake_fd */
 }
 
-/* planned_ms: how long the loop meant to wait since it last looked. */
-static void look_at_clock(struct cfs_loop *loop, uint64_t planned_ms)
+/* Updates the clocks. planned_ms: how long the loop intended to wait since the last update. */
+static void update_clock(struct cfs_loop *loop, uint64_t planned_ms)
 {
 	uint64_t now_ms = cfs_now_ms(), gap_ms = now_ms - loop->now_ms;
 
@@ -197,7 +198,7 @@ static void loop_rounds(struct cfs_loop *loop)
 	while (!must_end(loop)) {
 		uint64_t timeout_ms;
 
-		look_at_clock(loop, 0);
+		update_clock(loop, 0);
 		if (loop->now_ms >= tick_at_ms) {
 			bool busy = touched != atomic_load(&loop->touched);
 
@@ -217,7 +218,7 @@ static void loop_rounds(struct cfs_loop *loop)
 		if (loop->has_more(loop->arg))
 			timeout_ms = 0;
 		wait_for_more(loop, timeout_ms);
-		look_at_clock(loop, timeout_ms);
+		update_clock(loop, timeout_ms);
 		if (atomic_load_explicit(&loop->idle, memory_order_relaxed)) {
 			atomic_store(&loop->idle, 0);
 			tick_at_ms = 0;

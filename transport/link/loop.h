@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An event loop: one thread with one io_uring. The thread waits only in the ring; calls that may wait
- * for a disk run on the ring's workers.
+ * An event loop: one thread with one io_uring. The thread waits in the ring only. Calls that may wait
+ * for a disk run on the ring's worker threads.
  */
 #ifndef CFS_TRANSPORT_LOOP_H
 #define CFS_TRANSPORT_LOOP_H
@@ -34,8 +34,7 @@ struct cfs_loop {
 	uint8_t *scratch;	  /* CFS_LOOP_SCRATCH bytes that stay in the CPU's cache */
 	uint64_t now_ms;	  /* when it last began a round, or had waited */
 	_Atomic uint64_t late_ms; /* sum of the times for which the thread was kept from running */
-	_Atomic int idle;	  /* ticks are rare: starting an operation must wake the
-				   * loop */
+	_Atomic int idle;	  /* ticks are rare, so a new operation must wake the loop */
 	_Atomic unsigned touched; /* counts started operations */
 	uint64_t busy_until_ms;
 	unsigned ops;  /* under way in the ring */
@@ -68,20 +67,20 @@ struct cfs_loop {
 
 #define CFS_LOOP_TICK_MS 20
 
-/* The caller has set tick, flush, has_more and arg. */
+/* The caller has set tick, flush, has_more and arg; all else is 0. -ENOSYS, -EPERM: no io_uring here. */
 int cfs_loop_start(struct cfs_loop *loop);
 /*
- * Runs until no operation is under way, then ends the thread. -ETIMEDOUT: the thread goes on until
- * then, and calls orphaned, which may free the loop. Never returns inside a cfs_loop_call_begin()
- * section.
+ * Ends the thread when no operation is under way any more. -ETIMEDOUT: the thread continues until
+ * then, and calls orphaned at its end, which may free the loop. Never returns within a
+ * cfs_loop_call_begin() section.
  */
 int cfs_loop_stop(struct cfs_loop *loop, cfs_deadline_t deadline, void (*orphaned)(void *arg));
 
-/* May be called by any thread. */
+/* Queues w for the loop. Any thread. */
 void cfs_loop_run(struct cfs_loop *loop, struct cfs_work *w);
 /* Makes the loop tick soon. */
 void cfs_loop_wake(struct cfs_loop *loop);
-/* Reports that an operation with a deadline was started. */
+/* Reports an operation with a deadline, so that ticks are frequent. Any thread. */
 static inline void cfs_loop_touch(struct cfs_loop *loop)
 {
 	atomic_fetch_add(&loop->touched, 1);
@@ -89,8 +88,8 @@ static inline void cfs_loop_touch(struct cfs_loop *loop)
 		cfs_loop_wake(loop);
 }
 /*
- * On the loop's thread: a clock that stands still while the thread is kept from running. It measures
- * how long something takes whose end only this thread can notice.
+ * On the loop's thread: a clock that does not count the times in which the thread could not run. For
+ * deadlines of things whose end only this thread can notice.
  */
 static inline uint64_t cfs_loop_ran_ms(const struct cfs_loop *loop)
 {
@@ -102,13 +101,13 @@ static inline bool cfs_loop_is_self(struct cfs_loop *loop)
 }
 
 /*
- * On the loop's thread, around a callback whose target lives only as long as the stopper waits.
- * False: the stopper has given up, and the target may be gone. The callback must not wait.
+ * On the loop's thread, around a callback into an object that may be freed after cfs_loop_stop().
+ * False: cfs_loop_stop() has timed out, and the object may be gone. The callback must not wait.
  */
 bool cfs_loop_call_begin(struct cfs_loop *loop);
 void cfs_loop_call_end(struct cfs_loop *loop);
 
-/* On the loop's thread. Never NULL. */
+/* These are for the loop's thread. Never NULL: a request, whose completion calls op->fn (NULL: none). */
 struct io_uring_sqe *cfs_loop_sqe(struct cfs_loop *loop, struct cfs_op *op);
 void cfs_loop_poll(struct cfs_loop *loop, int fd, unsigned mask, struct cfs_op *op);
 /* Makes op end soon. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Connections over plain TCP, and the socket options of all connections. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>

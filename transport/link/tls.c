@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Connections over TLS 1.3 with OpenSSL: keys, handshake, records. */
 #include "tls.h"
 
 #include <errno.h>
@@ -77,7 +78,7 @@ static int offer_key(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_
 
 	*ret = NULL;
 	if (md && EVP_MD_get_size(md) != CFS_PEER_KEY_SIZE)
-		return 1; /* the server wants another hash, which no key of ours fits */
+		return 1; /* another hash than that of the key: no PSK */
 	if (identity_of(key, s->identity) == 0)
 		*ret = as_session(ssl, key);
 	*id = (const unsigned char *)s->identity;

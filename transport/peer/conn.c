@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connections of both roles: polling, the handshakes, closing. A connection is freed with its last
+ * reference.
+ */
 #include <errno.h>
 #include <openssl/crypto.h>
 #include <poll.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Admission of reads to cache disks: transport-internal.h. */
 #include <errno.h>
 #include <stdlib.h>
 

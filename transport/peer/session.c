@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The common part of sessions: limits, calls of the store, progress messages, counters. */
 #include "session.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A member: counters, rounds of its loop, creation and destruction. */
 #include <errno.h>
 #include <openssl/crypto.h>
 #include <stdio.h>

@@ -184,7 +184,7 @@ static int has_route(struct cfs_rdma_conn *c)
 		.private_data = ask,
 		.private_data_len = sizeof(ask),
 		.initiator_depth = (uint8_t)c->d->depth,
-		.responder_resources = 0, /* nobody reads from a reader */
+		.responder_resources = 0, /* a reader is not read from */
 		.retry_count = RETRIES,
 		.rnr_retry_count = RETRIES,
 	};

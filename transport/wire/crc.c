@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CRC is the remainder of the message as a polynomial over GF(2). Appending n bytes multiplies it
- * by x^(8n); the inversions before and after cancel out between the two parts.
+ * Joins CRCs of adjacent byte ranges. A CRC is the remainder of the message as a polynomial over
+ * GF(2). Appending n bytes multiplies the polynomial by x^(8n). The inversions before and after
+ * cancel out between the two parts.
  */
 #include "crc.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The two roles of the peer handshake, and what is derived from the group's key. */
 #include "handshake.h"
 
 #include <errno.h>

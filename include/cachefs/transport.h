@@ -196,7 +196,10 @@ void cfs_transport_address(struct cfs_transport *t, struct sockaddr_storage *ret
 			   socklen_t *ret_len);
 /* It has an RDMA device at present. Any thread. */
 bool cfs_transport_has_rdma(struct cfs_transport *t);
-/* Later connections use key; those made with old (may be NULL) are accepted too. */
+/*
+ * Later connections use key; those that use old (may be NULL) are accepted, too. Connections that were
+ * authenticated with any other key are closed.
+ */
 void cfs_transport_set_key(struct cfs_transport *t, const uint8_t key[CFS_PEER_KEY_SIZE],
 			   const uint8_t *old);
 /* Tells clients to ask other members. Requests that have arrived are answered. Does not wait. */

@@ -119,6 +119,23 @@ void cfs_conn_close(struct cfs_conn *c, int err)
 	cfs_conn_unref(c);
 }
 
+void cfs_conn_close_old_keys(struct cfs_transport *t)
+{
+	struct cfs_conn *c, *next;
+	uint32_t ids[2] = {0, 0};
+	unsigned i;
+
+	for (i = 0; i < t->keys.n; i++)
+		(void)cfs_handshake_key_id(t->keys.key[i], &ids[i]);
+	for (c = LIST_FIRST(&t->conns); c; c = next) {
+		next = LIST_NEXT(c, all);
+		if (c->state < CFS_CONN_READY || c->key_id == ids[0] || c->key_id == ids[1])
+			continue;
+		cfs_conn_close(c, -ECONNRESET);
+		next = LIST_FIRST(&t->conns); /* closing it may have closed others */
+	}
+}
+
 int cfs_conn_send_now(struct cfs_conn *c, uint8_t *data, size_t len)
 {
 	struct iovec iov = {.iov_base = data, .iov_len = len};
@@ -228,7 +245,10 @@ static void authenticate(struct cfs_conn *c)
 	}
 	c->peer = c->handshake->peer;
 	c->features = c->handshake->features;
-	if (c->t->onesided)
+	r = cfs_handshake_key_id(c->handshake->key, &c->key_id);
+	if (r == 0 && !cfs_handshake_knows(&c->t->keys, c->key_id))
+		r = -EACCES; /* the keys have changed meanwhile */
+	if (r == 0 && c->t->onesided)
 		r = cfs_handshake_secret(c->handshake, c->secret);
 	end_handshake(c);
 	if (r < 0) {

@@ -72,6 +72,7 @@ struct cfs_conn {
 	unsigned refs; /* held by the owner, each op in the ring, each reply */
 	uint64_t peer; /* member at the other end; a server knows it once authenticated */
 	uint64_t features;
+	uint32_t key_id;		   /* of the key that both sides have proved */
 	uint8_t secret[CFS_PEER_KEY_SIZE]; /* with CFS_FEATURE_RDMA */
 	uint64_t deadline_ms; /* for connecting and authenticating; cfs_loop_ran_ms() */
 	struct cfs_handshake *handshake;
@@ -93,9 +94,11 @@ void cfs_conn_want_out(struct cfs_conn *c);
 void cfs_conn_again(struct cfs_conn *c, bool in, bool out);
 /* Closes it once; later calls do nothing. err: the reason. Drops the owner's reference. */
 void cfs_conn_close(struct cfs_conn *c, int err);
+/* After a change of t->keys: closes connections whose key is not among them any more. */
+void cfs_conn_close_old_keys(struct cfs_transport *t);
 void cfs_conn_ref(struct cfs_conn *c);
 void cfs_conn_unref(struct cfs_conn *c);
-/* Sends a few bytes that must fit; closes the connection when they do not. */
+/* Sends a few bytes at once. -ECONNRESET: the socket did not take all; the caller closes c. */
 int cfs_conn_send_now(struct cfs_conn *c, uint8_t *data, size_t len);
 
 /* --- peers: peer.c --- */

@@ -158,15 +158,18 @@ static void service(struct cfs_work *w)
 {
 	struct cfs_transport *t =
 		(struct cfs_transport *)((char *)w - offsetof(struct cfs_transport, work));
-	bool stop;
+	bool stop, rekeyed;
 
 	pthread_mutex_lock(&t->lock);
-	if (t->want_keys)
+	rekeyed = t->want_keys;
+	if (rekeyed)
 		t->keys = t->next_keys;
 	t->want_keys = false;
 	t->draining |= t->want_drain;
 	stop = t->want_stop;
 	pthread_mutex_unlock(&t->lock);
+	if (rekeyed)
+		cfs_conn_close_old_keys(t);
 	cfs_server_arm(t);
 	if (!stop)
 		return;

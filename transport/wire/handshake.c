@@ -42,6 +42,18 @@ int cfs_handshake_key_id(const uint8_t key[CFS_PEER_KEY_SIZE], uint32_t *ret)
 	return r;
 }
 
+bool cfs_handshake_knows(const struct cfs_handshake_keys *keys, uint32_t id)
+{
+	uint32_t known;
+	unsigned i;
+
+	for (i = 0; i < keys->n; i++) {
+		if (cfs_handshake_key_id(keys->key[i], &known) == 0 && known == id)
+			return true;
+	}
+	return false;
+}
+
 int cfs_handshake_tls_key(const uint8_t key[CFS_PEER_KEY_SIZE], uint8_t ret[CFS_PEER_KEY_SIZE])
 {
 	return hmac(key, (const uint8_t *)label_tls, sizeof(label_tls) - 1, ret);

@@ -57,6 +57,8 @@ int cfs_handshake_secret(const struct cfs_handshake *h, uint8_t ret[CFS_PEER_KEY
 
 /* Identifies the key without revealing anything about it. */
 int cfs_handshake_key_id(const uint8_t key[CFS_PEER_KEY_SIZE], uint32_t *ret);
+/* Whether one of the keys has this id. */
+bool cfs_handshake_knows(const struct cfs_handshake_keys *keys, uint32_t id);
 /* Derives the key for TLS. */
 int cfs_handshake_tls_key(const uint8_t key[CFS_PEER_KEY_SIZE], uint8_t ret[CFS_PEER_KEY_SIZE]);
 

@@ -489,6 +489,39 @@ static void test_key_rotation(void **state)
 	owner_part(p, t, &o);
 }
 
+static unsigned served_conns(const struct owner *o)
+{
+	struct cfs_peer_stats st;
+
+	cfs_transport_stats(o->t, NULL, &st);
+	return st.conns;
+}
+
+/* A process that has learned a key keeps its connection after two changes of the key. */
+static void test_connections_of_an_earlier_key(void **state)
+{
+	static const uint8_t second[CFS_PEER_KEY_SIZE] = {2}, third[CFS_PEER_KEY_SIZE] = {3},
+			     unknown[CFS_PEER_KEY_SIZE] = {4};
+	struct cfs_transport *t = asker();
+	uint8_t dst[4096];
+	struct owner o;
+	struct cfs_peer *p;
+
+	(void)state;
+	p = owner_meet(t, &o, BLOCK);
+	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
+	cfs_transport_set_key(o.t, second, keys.key[0]);
+	cfs_transport_set_key(t, second, keys.key[0]);
+	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
+	assert_int_equal(served_conns(&o), 1);
+	cfs_transport_set_key(o.t, third, second); /* the owner ends it */
+	WAIT_FOR(served_conns(&o) == 0);
+	WAIT_FOR(ask(p, &o, 0, 4096, dst) == 4096); /* by the second key */
+	cfs_transport_set_key(t, unknown, NULL);    /* the asker ends it */
+	WAIT_FOR(ask(p, &o, 0, 4096, dst) == -EACCES);
+	owner_part(p, t, &o);
+}
+
 static void test_picked_address(void **state)
 {
 	struct sockaddr_storage sa;
@@ -521,6 +554,7 @@ int main(void)
 		cmocka_unit_test(test_cancel_and_deadline),
 		cmocka_unit_test(test_public_address_is_refused),
 		cmocka_unit_test(test_key_rotation),
+		cmocka_unit_test(test_connections_of_an_earlier_key),
 		cmocka_unit_test(test_picked_address),
 		cmocka_unit_test(test_file_on_disk),
 		cmocka_unit_test(test_asker_leaves),

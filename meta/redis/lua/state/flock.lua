@@ -15,10 +15,8 @@ local function op(ino, sid, owner, want, line)
 	end
 	local all = call('HGETALL', key)
 	for i = 1, #all, 2 do
-		if all[i] == mine then
-			if all[i + 1] == want then
-				return {0}
-			end
+		if all[i] == mine and all[i + 1] == want then
+			return {0}
 		end
 	end
 	for i = 1, #all, 2 do

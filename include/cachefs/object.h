@@ -6,7 +6,7 @@
  * wrapped around another. Keys are '/'-separated and relative to the bucket. All calls block, may
  * come from any thread, and return before `deadline` as far as the implementation can promise it
  * (a local file system in D state cannot: the block store runs calls on worker threads and leaves
- * a stuck one behind). A call whose result is not wanted any more (base/unwanted.h) ends with
+ * a stuck one behind). A call whose result is not wanted (base/unwanted.h) ends with
  * -ECANCELED instead of pausing, queueing or waiting for a server.
  */
 #ifndef CFS_OBJECT_H
@@ -88,7 +88,7 @@ typedef int (*cfs_object_create_fn)(struct cfs_object_store *o, cfs_deadline_t d
  */
 struct cfs_object_failure {
 	bool retry;	   /* the same call may succeed */
-	bool damaged;	   /* bytes changed on their way */
+	bool damaged;	   /* bytes changed in transit */
 	uint32_t after_ms; /* the server asked for a pause this long; 0: it did not */
 	char text[256];	   /* cause, for the log; no secrets */
 };

@@ -388,7 +388,7 @@ static void load(struct record *r, struct cfs_activity *ret)
 	}
 }
 
-/* One that changes all the time does not wait for anything. */
+/* A record that changes at each try belongs to a thread that does not wait. */
 static bool read_record(struct record *r, struct cfs_activity *ret)
 {
 	uint64_t before, tid;

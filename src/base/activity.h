@@ -51,7 +51,7 @@ enum cfs_wait {
 
 /*
  * Makes the shared memory. Once, before the threads that are to be seen start and after the last
- * fork() of a process that goes on as this program; until then nothing is recorded.
+ * fork() of a process that continues as this program; until then nothing is recorded.
  */
 int cfs_activity_init(void);
 

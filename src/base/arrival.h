@@ -22,7 +22,7 @@ void cfs_arrival_follow(struct cfs_arrival *a);
 void cfs_arrival_note(uint64_t got, uint64_t size);
 /* As cfs_now_ms(); 0: none yet. */
 uint64_t cfs_arrival_last_ms(void);
-/* Until the transfer ends if it goes on at its rate so far; 0: unknown. */
+/* The time until the transfer ends at its rate so far; 0: unknown. */
 uint64_t cfs_arrival_left_ms(const struct cfs_arrival *a);
 
 /* Sets the listener of this thread to silence, until it is set again. NULL: none. */

@@ -15,7 +15,7 @@ typedef uint64_t cfs_deadline_t; /* CLOCK_MONOTONIC, ms */
 
 uint64_t cfs_now_ms(void);	/* CLOCK_MONOTONIC */
 uint64_t cfs_now_ns(void);	/* CLOCK_MONOTONIC */
-uint64_t cfs_boot_ms(void);	/* CLOCK_BOOTTIME, which goes on while the machine is suspended */
+uint64_t cfs_boot_ms(void);	/* CLOCK_BOOTTIME, which counts the time of suspension */
 struct timespec cfs_wall(void); /* CLOCK_REALTIME */
 int64_t cfs_wall_s(void);	/* CLOCK_REALTIME, seconds */
 

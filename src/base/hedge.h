@@ -12,9 +12,10 @@
 struct cfs_hedge {
 	/*
 	 * Gets the bytes into memory of its own, as the first way may still write to the
-	 * destination. Called at most once, in the waiting thread. 0: it has them; -EAGAIN: it has
-	 * no room for them, so the first way is given up; otherwise that is waited for. Should end
-	 * soon, with any error, once settled(arg): the first way has brought them.
+	 * destination. Called at most once, in the waiting thread. 0: it has them. -EAGAIN: it has
+	 * no room for them, so the caller abandons the first way. After other errors the caller
+	 * waits for the first way. Ends soon, with any error, once settled(arg) tells that the
+	 * first way has brought the bytes.
 	 */
 	int (*fetch)(struct cfs_hedge *h, bool (*settled)(void *arg), void *arg);
 	/* The first way makes progress, and is waited for. Any thread, must not wait. May be NULL.

@@ -178,7 +178,7 @@ static void put(struct target t, enum cfs_log_level level, const char *text)
 	else
 		n = snprintf(line, sizeof(line), "cachefs: %s: %s\n", level_name(level), text);
 	/*
-	 * One write, so that lines of several processes do not mix; a failure cannot be reported.
+	 * A single write keeps lines of several processes apart. A failure cannot be reported.
 	 */
 	if (write(STDERR_FILENO, line, (size_t)n) < 0)
 		return;

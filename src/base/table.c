@@ -57,7 +57,7 @@ int cfs_table_create(size_t initial_buckets, struct cfs_table **ret)
 	t = calloc(1, sizeof(*t));
 	if (!t)
 		return -ENOMEM;
-	/* Both start a thread, which inherits the mask: signals are for the main thread. */
+	/* The next two calls start threads, which inherit the mask: the main thread gets signals. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	urcu_bp_get_default_call_rcu_data();

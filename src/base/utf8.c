@@ -43,7 +43,7 @@ char *cfs_printable(const char *text, char *buf, size_t size)
 			n += len;
 			continue;
 		}
-		/* Of a character of two bytes the second one is none by itself. */
+		/* The second byte of a control character is none by itself, and follows as \\xNN. */
 		len = 1;
 		if (n + CFS_PRINTABLE_MAX >= size)
 			break;

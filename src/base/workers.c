@@ -17,7 +17,7 @@ struct cfs_workers {
 	pthread_mutex_t lock;
 	pthread_cond_t work;  /* a job was queued, or stopping */
 	pthread_cond_t space; /* the queue is not full, or stopping */
-	pthread_cond_t left;  /* stopping and no submitter waits any more */
+	pthread_cond_t left;  /* stopping, and the last waiting submitter has left */
 	struct cfs_job *head, **tail;
 	size_t queued;
 	unsigned max, stuck, busy; /* stuck: abandoned workers, which are busy, too */
@@ -254,7 +254,7 @@ void cfs_workers_destroy(struct cfs_workers *w)
 	while (w->submitters_waiting)
 		pthread_cond_wait(&w->left, &w->lock);
 	pthread_mutex_unlock(&w->lock);
-	/* Nothing starts threads any more. */
+	/* A stopping pool starts no threads. */
 	for (i = 0; i < w->n_threads; i++)
 		pthread_join(w->threads[i], NULL);
 	pthread_cond_destroy(&w->left);

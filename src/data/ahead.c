@@ -17,7 +17,7 @@
 #define FILES_MAX  512
 #define PARTS_MAX  4
 #define BUCKETS	   512
-#define AGE_MAX_MS 10000 /* then it is given up */
+#define AGE_MAX_MS 10000 /* an older file is dropped */
 #define NONE	   UINT16_MAX
 /* While more of the last JUDGED files were wasted than used, one batch in RARELY is fetched. */
 #define JUDGED 256
@@ -46,7 +46,7 @@ struct cfs_ahead {
 	bool fetching;		   /* a thread is in fetch() */
 	uint64_t first, turn, end; /* places: the oldest file, the next to fetch, the next free */
 	uint64_t bytes;		   /* of the files that are fetched and not opened */
-	unsigned used, wasted, batches; /* files lately; batches since they were judged */
+	unsigned used, wasted, batches; /* recent files; batches since the start */
 	struct file ring[FILES_MAX];
 	uint16_t bucket[BUCKETS];
 };

@@ -62,7 +62,7 @@ static bool is_worth_it(const struct cfs_amplify *a)
 	return a->n < JUDGED_MIN || 2 * a->read_units >= a->units;
 }
 
-/* A range came from a peer. True: its block has earned its fetch. */
+/* Notes a range that came from a peer. True: its block is worth a fetch. */
 static bool has_earned(struct cfs_amplify *a, struct part_read *p, uint32_t block_len, uint32_t len)
 {
 	p->ranges += len;

@@ -14,11 +14,11 @@
  * far as a session has, half went on to a certain length. There its read-ahead ends, and so does
  * the fetch of a read that misses. A session that outlives all of them is read ahead as far as its
  * window. Where too few have ended, the first blocks of a session cost at most twice what is read;
- * a session that begins at the start of the file goes on.
+ * a session that begins at the start of the file is taken to continue.
  *
  * A session has ended when its handle is closed, or after so many reads of others. That number
- * grows when such a session goes on after all, as in a program that merges many runs, and shrinks
- * with each that does not. Short sessions say nothing about large ones and are not kept.
+ * grows when such a session continues after all, as in a program that merges many runs. It shrinks
+ * with each session that does not. Short sessions say nothing about large ones and are not kept.
  */
 #include "data-internal.h"
 
@@ -29,7 +29,7 @@
 #define MEMORY	     ((uint64_t)16 << 20)
 #define LARGE_PARTS  4 /* of a block: a session that is shorter is no large read */
 #define JUDGED_MIN   2 /* sessions; with fewer their length says nothing */
-#define SHORT_BLOCKS 2 /* a longer session goes on, although few have ended */
+#define SHORT_BLOCKS 2 /* a longer session is taken to continue, although few have ended */
 #define PAUSE_MIN    8 /* reads of other sessions; a shorter pause does not end one */
 #define PAUSE_MAX    4096
 
@@ -61,7 +61,7 @@ static bool is_large(const struct cfs_file *f, const struct cfs_session_read *s)
 	return (s->end - s->start) * LARGE_PARTS >= f->data->conf.block_size;
 }
 
-/* A session that was taken for ended goes on: those of this file make longer pauses. */
+/* A session continues that was taken for ended: sessions of this file make longer pauses. */
 static void note_resumed(struct cfs_file *f)
 {
 	f->pause = CFS_MIN(2 * f->pause, PAUSE_MAX);
@@ -162,7 +162,7 @@ static struct cfs_session_read *session_new(struct cfs_file *f, uint64_t stream,
 	if (is_over(f, s))
 		session_end(f, s);
 	*s = (struct cfs_session_read){.stream = stream, .start = off, .end = off, .ahead = off};
-	/* A reader that begins at the start of the file usually goes on. */
+	/* A reader that begins at the start of the file usually reads on. */
 	if (off == 0)
 		s->window = CFS_MIN(CFS_MAX(f->data->conf.block_size / 4, WINDOW_MIN),
 				    f->data->conf.max_readahead);
@@ -180,7 +180,7 @@ uint64_t cfs_session_room(struct cfs_data *d)
 	return busy < st.budget / 2 ? st.budget / 2 - busy : 0;
 }
 
-/* Records a read, and judges what kind of session it belongs to. */
+/* Records a read, and whether its session is sequential. */
 static void advance(struct cfs_file *f, struct cfs_session_read *s, uint64_t off, uint64_t end)
 {
 	uint64_t len = end - off, step = end > s->end ? end - s->end : 0;

@@ -13,7 +13,7 @@
 #define LENGTH_MIN  (64u << 10) /* shorter files are read by one request */
 #define LENGTH_FEW  (4u << 20)	/* up to here the first open is enough */
 #define USES_MIN    2		/* opens of a longer one */
-#define NOTES	    1024	/* files that are counted; a newcomer replaces another one */
+#define NOTES	    1024	/* files that are counted; a new one replaces another */
 #define QUEUE_LIMIT 64
 #define PIECES_MAX  (1u << 18) /* of 32 bytes of memory each */
 #define LIST_MAX    1024

@@ -24,7 +24,7 @@
 struct codec {
 	const char *name;
 	size_t (*bound)(size_t len);
-	/* Both return the bytes written, or negative errno. */
+	/* pack and unpack return the bytes written, or a negative errno. */
 	ssize_t (*pack)(uint8_t *dst, size_t cap, const uint8_t *src, size_t len);
 	ssize_t (*unpack)(uint8_t *dst, size_t cap, const uint8_t *src, size_t len);
 };

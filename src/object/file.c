@@ -358,7 +358,7 @@ static int file_sync(struct cfs_object_store *base, cfs_deadline_t deadline)
 		return r;
 	r = syncfs(o->fd[o->turn]) < 0 ? -errno : 0;
 	o->turn = !o->turn;
-	/* Both at once: the other one must not report this failure again, for later puts. */
+	/* Syncs the other one as well, or it would report this failure again, for later puts. */
 	if (r < 0 || o->both) {
 		other = syncfs(o->fd[o->turn]) < 0 ? -errno : 0;
 		r = r < 0 ? r : other;

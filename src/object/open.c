@@ -34,7 +34,7 @@ static int open_module(const char *name, const struct cfs_object_conf *conf,
 	return module->open(conf, ret, err);
 }
 
-/* One bucket. */
+/* Opens the store of one bucket, with retries. */
 static int open_bucket(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
 		       char err[CFS_OBJECT_ERRLEN])
 {

@@ -149,7 +149,7 @@ static void leave(struct attempt *a, bool answered)
 	cfs_silence_listen(current ? on_silence : NULL, current);
 }
 
-/* These errors are answers, not failures. */
+/* Whether the result is an answer of the store. A missing or an existing object is one. */
 static bool is_answer(ssize_t r)
 {
 	return r >= 0 || r == -ENOENT || r == -EEXIST || r == -CFS_OBJECT_EPART;

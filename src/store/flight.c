@@ -68,7 +68,7 @@ static struct flight *new_flight(struct cfs_store *s, struct shard *sh, struct b
 	f->n = n;
 	f->off = first * CFS_PAGE_LARGE;
 	f->len = CFS_MIN(n * CFS_PAGE_LARGE, block->id.len - f->off);
-	/* It may wait for memory until `deadline`. */
+	/* Its memory may take until want->deadline. */
 	f->deadline = CFS_MAX(want->deadline, cfs_deadline_in(s->get_timeout_ms));
 	f->prefetch = want->prefetch;
 	f->cancelled = want->hedge;

@@ -55,7 +55,7 @@ static void unref_pages(struct pages *p)
 		cfs_page_unref(p->v[--p->n]);
 }
 
-/* One page, or pages with the boundaries of the block's: aligned reads cost the tier less. */
+/* Takes one page, or pages with the boundaries of the block's: aligned reads cost the tier less. */
 static int get_pages(struct cfs_store *s, uint32_t off, uint32_t len, cfs_deadline_t deadline,
 		     struct pages *ret)
 {

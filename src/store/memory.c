@@ -301,7 +301,7 @@ static struct cfs_page *evict_page(struct cfs_store *s, struct shard *sh, bool h
 	pthread_mutex_lock(&sh->lock);
 	for (steps = sh->n_clock; steps > 0; steps--) {
 		slot = TAILQ_FIRST(&sh->clock);
-		/* One reference: the tier's; others are taken under this lock only. */
+		/* The only reference is that of the tier: others are taken under this lock. */
 		if (slot->hot == 0 && (hard || !has_grace(s, slot)) &&
 		    atomic_load(&slot->page->refs) == 1) {
 			page = remove_page(s, sh, slot);
@@ -339,7 +339,7 @@ static void evict(struct cfs_store *s, uint64_t want)
 	}
 }
 
-/* One of the passed pages of the shard that is not in use. */
+/* Evicts a page that its stream has passed and that has no other user; NULL: the shard has none. */
 static struct cfs_page *evict_passed(struct cfs_store *s, struct shard *sh)
 {
 	struct cfs_page *page = NULL;

@@ -13,8 +13,9 @@
 #include "base/log.h"
 #include "store-internal.h"
 
-/* One part of the pool may wait for upload; the watchdog's period is one part of the timeout. */
-#define POOL_PARTS  2
+/* Blocks that wait for upload take at most one part of the pool. */
+#define POOL_PARTS 2
+/* The watchdog's period is one part of the timeout. */
 #define WATCH_PARTS 8
 /* Rounds of slow uploads after which their number grows. */
 #define PATIENCE_MIN 4u

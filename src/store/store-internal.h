@@ -166,7 +166,7 @@ struct cfs_store {
 	bool uploads_probe;
 	struct cfs_ticker *put_watch;
 	_Atomic bool puts_fail;	  /* the last upload failed */
-	_Atomic uint64_t miss_ns; /* how long a block that is not in memory takes, lately */
+	_Atomic uint64_t miss_ns; /* moving average of the time that a miss in memory takes */
 	atomic_bool reads_stopped;
 	/* NULL: none. Set before the first put. */
 	const struct stage_ops *stage_ops;
@@ -350,7 +350,7 @@ void cfs_put_fini(struct cfs_store *s);
 /* The most uploads at a time. A link that is too slow for them has fewer. */
 void cfs_put_set_max(struct cfs_store *s, unsigned max);
 const struct cfs_segs *cfs_put_data(const struct cfs_put *p);
-/* One object, in this thread. */
+/* Stores one object in the calling thread, once. */
 int cfs_put_object(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
 		   cfs_deadline_t deadline);
 

@@ -120,7 +120,7 @@ void cfs_store_destroy(struct cfs_store *s)
 	cfs_workers_destroy(s->uploads);
 	cfs_put_fini(s);
 	cfs_prefetch_fini(s);
-	/* These hand over to downloads. */
+	/* Jobs of these workers submit others to the downloads. */
 	cfs_workers_destroy(s->local_workers);
 	cfs_workers_destroy(s->downloads);
 	/* Readers look into the staging table, so it outlives the download workers. */

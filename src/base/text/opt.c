@@ -335,7 +335,7 @@ static void join_choices(const struct cfs_opt *o, const char *sep, char *buf, si
 
 static void show_number(const struct cfs_opt *o, int64_t value, char *buf, size_t size);
 
-/* One line that says what was wrong with the value and what would be right. */
+/* Writes a line that tells why the value is wrong, and which values are right. */
 static int explain(const struct cfs_opt *o, const char *value, int r, char err[CFS_OPT_ERRLEN])
 {
 	char low[32], high[32], choices[160];

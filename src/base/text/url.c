@@ -156,7 +156,7 @@ static bool valid_port(const char *s, const char *end)
 	return s == end || (port >= 1 && port <= UINT16_MAX);
 }
 
-/* One "host", "host:port", "[v6]" or "[v6]:port". */
+/* Accepts "host", "host:port", "[v6]" and "[v6]:port". */
 static bool valid_host(const char *s, size_t len)
 {
 	const char *end = s + len, *port;

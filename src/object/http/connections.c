@@ -61,7 +61,7 @@ static bool set_up(struct cfs_http *h, struct cfs_http_connection *c)
 	SET(CURLOPT_CONNECTTIMEOUT_MS, (long)h->conf.connect_ms);
 	SET(CURLOPT_DNS_CACHE_TIMEOUT, DNS_CACHE_S);
 #if LIBCURL_VERSION_NUM >= 0x075700
-	/* Else a request that gives up waits for the resolver: beyond its deadline. */
+	/* Without it a request waits for the resolver beyond its deadline. */
 	SET(CURLOPT_QUICK_EXIT, 1L);
 #endif
 	SET(CURLOPT_READFUNCTION, cfs_http_send_body);

@@ -10,7 +10,7 @@
  *
  * A request runs on the thread of its caller. It takes the idle connection that was used last, so that
  * surplus ones become old and are closed. Each wait ends at the request's deadline, or after
- * silence_ms without a byte in either direction. A request that is no longer wanted
+ * silence_ms without a byte in either direction. A request that is not wanted
  * (base/unwanted.h) ends with -ECANCELED.
  *
  * The client repeats a request only when a kept connection turns out to be closed. All other retries

@@ -82,7 +82,7 @@ size_t cfs_http_take_header(char *data, size_t size, size_t n, void *arg)
 	memcpy(line, data, len);
 	line[len] = '\0';
 	line[strcspn(line, "\r\n")] = '\0';
-	/* One status line per response: interim ones and those of proxies come first. */
+	/* Each response begins with a status line. Interim ones and those of proxies come first. */
 	if (strncasecmp(line, "HTTP/", 5) == 0) {
 		cfs_http_no_response(c->resp);
 		sscanf(line, "%*s %u", &c->resp->status);

@@ -146,7 +146,7 @@ static int parse_aws(struct cfs_s3_endpoint *e, const struct cfs_url *u, const c
 	if (r < 0)
 		return r;
 
-	/* One form for all: the bucket's own host where that works, else the path. */
+	/* Every spelling becomes one form: the bucket's own host where that works, else the path. */
 	if (strstr(host, ".vpce."))
 		return set(&e->host, host, strlen(host));
 	free(e->host);

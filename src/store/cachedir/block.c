@@ -199,7 +199,7 @@ static void add_crcs(uint32_t *crcs, uint32_t off, const uint8_t *p, size_t len)
 	}
 }
 
-/* Each piece is summed up just before it is written: one way through memory for both. */
+/* The checksum of a piece is computed just before its write, so that memory is read once. */
 static int write_data(int fd, const struct cfs_segs *data, bool trailer)
 {
 	uint32_t crcs[CFS_CACHEDIR_LEN_MAX / CFS_CACHEDIR_SEGMENT];

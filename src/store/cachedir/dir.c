@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One cache directory. All access uses one descriptor of <dir>/<uuid>: so an unmounted disk or a
- * removed tree is detected, and its files are not written elsewhere.
+ * One cache directory. All access goes through one descriptor of <dir>/<uuid>. So an unmounted disk
+ * or a removed tree is detected, and its files are not written elsewhere.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -78,7 +78,7 @@ struct index {
 	uint32_t bucket_cap, n_buckets, low;
 
 	struct index_queue queues[CFS_QUEUES];
-	uint32_t *ghosts; /* hashes of what left the small queue unread; a newcomer overwrites */
+	uint32_t *ghosts; /* hashes of blocks evicted from the small queue; a new one overwrites */
 	uint32_t ghost_mask;
 };
 
@@ -255,7 +255,7 @@ int cfs_disk_scan(struct disk_dir *dir);
 
 /* Whether there is a file for the block, without asking the disk. */
 bool cfs_disk_file_is_known(const struct disk_dir *dir, const struct cfs_block *b);
-/* A reference. -ENOENT: not here (any more), -EAGAIN: nowait, -EBADMSG: damaged; or I/O errors. */
+/* With a reference. -ENOENT: there is none; -EAGAIN: nowait; -EBADMSG: damaged; or I/O errors. */
 int cfs_disk_file_open(struct disk_dir *dir, const struct cfs_block *b, bool nowait,
 		       struct cfs_disk_file **ret);
 /* Reads [off, off + sum of dst) and verifies. As cfs_disk_file_open. */

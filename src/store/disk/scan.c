@@ -42,7 +42,7 @@ static void add_block(struct scan *s, const struct cfs_block *b, int fd, const c
 	}
 	if (r < 0)
 		return;
-	/* It may have been written, and evicted again, while we looked: then there is no file. */
+	/* A block that was written and evicted during the scan has no file. */
 	if (fstatat(fd, name, st, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
 		cfs_disk_index_remove(ix, b);
 	else

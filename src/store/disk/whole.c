@@ -120,7 +120,7 @@ static void run_close(struct cfs_job *job)
 	free(w);
 }
 
-/* It has left the table, and the last user has ended. Its space is free when it is closed. */
+/* Ends a file that has left the table, after its last user. Closing it frees its space. */
 static void end(struct cfs_whole_file *w)
 {
 	struct whole_files *t = &w->dir->disk->wholes;
@@ -323,7 +323,7 @@ static void drop_others(struct disk_dir *dir, uint64_t ino, uint64_t hash)
 	} while (w);
 }
 
-/* One in use can be closed, too: the kernel has a reference of its own. */
+/* Closes the file used longest ago. It may be in use: the kernel has a reference of its own. */
 static void close_one(struct whole_files *t)
 {
 	struct cfs_whole_file *w = NULL;
@@ -562,7 +562,7 @@ void cfs_whole_scan(struct disk_dir *dir)
 	closedir(d);
 }
 
-/* Those without a user, each with a reference; malloc'ed. */
+/* Lists the open files without a user, each with a reference; malloc'ed. */
 static struct cfs_whole_file **hold_unused(struct disk_dir *dir, unsigned *ret_n)
 {
 	struct whole_files *t = &dir->disk->wholes;
@@ -585,7 +585,7 @@ static struct cfs_whole_file **hold_unused(struct disk_dir *dir, unsigned *ret_n
 	return v;
 }
 
-/* Those that another mount has evicted hold space, and nothing else. */
+/* Closes files that another mount has evicted: they only hold space. */
 static void drop_removed(struct disk_dir *dir)
 {
 	struct whole_files *t = &dir->disk->wholes;

@@ -77,7 +77,7 @@ static void tell(struct disk_waiter *wt, int err)
 	unref_waiter(wt);
 }
 
-/* Ends a job that was written, failed or given up. */
+/* Ends a job that was written, has failed or was dropped. */
 static void free_write(struct disk_write *w, int err)
 {
 	struct cfs_disk *d = w->dir->disk;

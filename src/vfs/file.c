@@ -123,14 +123,34 @@ static int ask(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, in
 /* Instead of the node in the kernel's request: the reply tells the kernel the node. */
 enum { ANY_NODE = -1 };
 
-/* The last steps of an open, after passing_admit(). */
+/*
+ * A handle that is reserved before anything else is done: an open that fails for want of one
+ * neither makes nor truncates a file.
+ */
+struct reserved {
+	struct handle *h; /* NULL: none is left to be used or freed */
+	uint64_t fh;
+};
+
+static int reserve(struct cfs_vfs *v, struct reserved *ret)
+{
+	return handle_alloc(&v->handles, &ret->h, &ret->fh);
+}
+
+static void unreserve(struct cfs_vfs *v, struct reserved *res)
+{
+	if (res->h)
+		handle_free(&v->handles, res->fh, res->h);
+}
+
+/* The last steps of an open, after passing_admit(). On success the handle is used. */
 static int open_handle(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
 		       struct answer *answer, const struct passing_handle *passing,
-		       struct cfs_vfs_open *ret)
+		       struct reserved *res, struct cfs_vfs_open *ret)
 {
 	struct cfs_attr *attr = &answer->attr;
 	cfs_ino_t ino = n->node.key;
-	struct handle *h;
+	struct handle *h = res->h;
 	int r;
 
 	/*
@@ -139,16 +159,11 @@ static int open_handle(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnod
 	 */
 	if ((flags & O_TRUNC) && !writable(flags) && atomic_load(&n->executed))
 		return -ETXTBSY;
-	/* First of all: an open that fails for want of a handle leaves the file as it is. */
-	r = handle_alloc(&v->handles, &h, &ret->fh);
+	r = flags & O_TRUNC ? truncate_at_open(v, ctx, n, attr) : 0;
 	if (r < 0)
 		return r;
-	if (flags & O_TRUNC)
-		r = truncate_at_open(v, ctx, n, attr);
-	if (r < 0) {
-		handle_free(&v->handles, ret->fh, h);
-		return r;
-	}
+	ret->fh = res->fh;
+	res->h = NULL;
 	h->vnode = n;
 	h->flags = flags;
 	h->passing = *passing;
@@ -169,7 +184,8 @@ static int open_handle(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnod
 
 /* Takes over the caller's reference to n, on success. */
 static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int node,
-		      int flags, struct answer *answer, struct cfs_vfs_open *ret)
+		      int flags, struct answer *answer, struct reserved *res,
+		      struct cfs_vfs_open *ret)
 {
 	struct passing_handle passing = {.node = node == 1};
 	struct cfs_attr *attr = &answer->attr;
@@ -194,7 +210,7 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 			  &ret->backing);
 	if (r < 0)
 		return r;
-	r = open_handle(v, ctx, n, flags, answer, &passing, ret);
+	r = open_handle(v, ctx, n, flags, answer, &passing, res, ret);
 	if (r < 0)
 		passing_end(n, &passing);
 	return r;
@@ -222,6 +238,7 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 		 struct cfs_vfs_open *ret)
 {
 	int node = ino & CFS_VFS_OTHER_NODE ? 1 : 0;
+	struct reserved res;
 	struct answer answer;
 	struct vnode *n;
 	int r;
@@ -231,12 +248,18 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 		return special_open(v, ctx, ino, flags, ret);
 	if (opened_before(v, ctx, ino, ret))
 		return 0;
+	r = reserve(v, &res);
+	if (r < 0)
+		return r;
 	n = vnode_get(v, ino);
-	if (!n)
+	if (!n) {
+		unreserve(v, &res);
 		return -ENOMEM;
+	}
 	r = ask(v, ctx, n, flags, &answer);
 	if (r == 0)
-		r = open_vnode(v, ctx, n, node, flags, &answer, ret);
+		r = open_vnode(v, ctx, n, node, flags, &answer, &res, ret);
+	unreserve(v, &res);
 	free(answer.recs);
 	if (r == 0 && !writable(flags))
 		ahead_opened(v, ino, &answer.attr);
@@ -253,14 +276,14 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
  * just created it, and checks no permission.
  */
 static int open_appeared(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
-			 struct answer *answer, struct cfs_vfs_open *ret)
+			 struct answer *answer, struct reserved *res, struct cfs_vfs_open *ret)
 {
 	struct cfs_ctx judged = *ctx;
 
 	if (!ctx->check && ctx->uid != 0)
 		caller_groups(&judged, true);
 	judged.check = true;
-	return open_vnode(v, &judged, n, ANY_NODE, flags, answer, ret);
+	return open_vnode(v, &judged, n, ANY_NODE, flags, answer, res, ret);
 }
 
 /* The inode has no name: a successor finds it by the recorded number. */
@@ -297,8 +320,9 @@ static void drop_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 			 (unsigned long long)ino, cfs_errname(r));
 }
 
-int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
-			int flags, struct cfs_vfs_entry *ret, struct cfs_vfs_open *ret_open)
+static int create(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+		  int flags, struct reserved *res, struct cfs_vfs_entry *ret,
+		  struct cfs_vfs_open *ret_open)
 {
 	bool unnamed = !req->name_len;
 	struct answer answer = {.asked_ns = cfs_now_ns(), .n = -1};
@@ -316,11 +340,11 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 	/* Another mount has created a link or a pipe, which the kernel looks up again. */
 	if (existed && ret->attr.type != CFS_TYPE_FILE)
 		return ret->attr.type == CFS_TYPE_DIR ? -EISDIR : -ESTALE;
-	n = vnode_get(v, ret->ino);
+	n = res->h ? vnode_get(v, ret->ino) : NULL;
 	if (!n && unnamed)
 		drop_unnamed(v, ctx, ret->ino);
 	if (!n)
-		return -ENOMEM;
+		return res->h ? -ENOMEM : -ENFILE;
 	if (unnamed) {
 		flags |= __O_TMPFILE; /* tells a successor that it has no name */
 		atomic_store(&n->sustained, true);
@@ -329,8 +353,8 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 	answer.attr = ret->attr;
 	/* The mode of a new file does not restrict the open that creates it. */
 	own = permitted(ctx);
-	r = existed ? open_appeared(v, ctx, n, flags, &answer, ret_open)
-		    : open_vnode(v, &own, n, ANY_NODE, flags & ~O_TRUNC, &answer, ret_open);
+	r = existed ? open_appeared(v, ctx, n, flags, &answer, res, ret_open)
+		    : open_vnode(v, &own, n, ANY_NODE, flags & ~O_TRUNC, &answer, res, ret_open);
 	if (r < 0) {
 		vnode_put(n);
 		return stale_if_gone(v, ret->ino, r);
@@ -339,6 +363,20 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 	if (existed)
 		vnode_overlay(n, &ret->attr, answer.asked_ns);
 	return 0;
+}
+
+int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+			int flags, struct cfs_vfs_entry *ret, struct cfs_vfs_open *ret_open)
+{
+	struct reserved res = {0};
+	int r = reserve(v, &res);
+
+	/* The last handle may be the one that a previous process has made for this request. */
+	if (r < 0 && !recorded_fh(ctx))
+		return r;
+	r = create(v, ctx, req, flags, &res, ret, ret_open);
+	unreserve(v, &res);
+	return r;
 }
 
 int cfs_vfs_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,

@@ -57,6 +57,29 @@ static void an_open_without_a_handle_does_not_truncate(void **state)
 	assert_int_equal(data.length, 0);
 }
 
+/* Without it: each open that fails leaves an empty file behind, and lock files are held by nobody. */
+static void a_create_without_a_handle_makes_nothing(void **state)
+{
+	struct cfs_mknod req = {
+		.parent = 1, .name = "f00001", .name_len = 6, .type = CFS_TYPE_FILE};
+	struct cfs_ctx c = start_with(1);
+	struct cfs_vfs_entry e;
+	struct cfs_vfs_open o;
+	uint64_t last = 0;
+
+	while (cfs_vfs_open(vfs, &c, FIRST_INO, O_RDONLY, &o) == 0)
+		last = o.fh;
+	assert_int_equal(cfs_vfs_create_file(vfs, &c, &req, O_RDWR, &e, &o), -ENFILE);
+	assert_int_equal(lookup("f00001", &e), -ENOENT);
+	assert_int_equal(release(last), 0);
+	assert_int_equal(cfs_vfs_create_file(vfs, &c, &req, O_RDWR, &e, &o), 0);
+	assert_int_equal(release(o.fh), 0);
+	/* A creation that fails leaves its handle to the next one. */
+	last = metric_of(&cfs_vfs_metrics, vfs, "open_handles", NULL);
+	assert_int_equal(cfs_vfs_create_file(vfs, &c, &req, O_RDWR | O_EXCL, &e, &o), -EEXIST);
+	assert_int_equal(metric_of(&cfs_vfs_metrics, vfs, "open_handles", NULL), last);
+}
+
 /* Without it: a file that another mount has rewritten is read from stale pages. */
 static void pages_are_kept_only_while_ctime_stays(void **state)
 {
@@ -213,6 +236,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(stale_handles_are_refused, stop),
 		cmocka_unit_test_teardown(an_open_without_a_handle_does_not_truncate, stop),
+		cmocka_unit_test_teardown(a_create_without_a_handle_makes_nothing, stop),
 		cmocka_unit_test_teardown(pages_are_kept_only_while_ctime_stays, stop),
 		cmocka_unit_test_teardown(an_unlinked_open_file_lives_until_its_last_close, stop),
 		cmocka_unit_test_teardown(a_close_during_the_unlink_is_noticed, stop),

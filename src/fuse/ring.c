@@ -31,9 +31,13 @@
 #define WATCH_MS	5
 #define WATCH_IDLE	64	/* rounds without anything to do, after which it sleeps */
 #define WATCH_ASLEEP_MS 3600000 /* at most, until it is poked */
-/* The first and the longest pause before a child makes a request, which keeps the mount busy. */
-#define NUDGE_MS     250
-#define NUDGE_MAX_MS 4000
+/*
+ * The first and the longest pause before a child makes a request, which keeps the mount busy; and
+ * the one after a child that made the kernel hand over a request.
+ */
+#define NUDGE_MS       250
+#define NUDGE_MAX_MS   4000
+#define NUDGE_AGAIN_MS 50
 /*
  * A request of at most that many bytes is copied and carried out from the copy: its entry can then
  * be used again as soon as another thread has answered it.
@@ -54,6 +58,7 @@ struct queue {
 	_Atomic unsigned added, seen;
 	/* Used by the watch thread only. */
 	uint64_t nudge_ms, pause_ms; /* when the next child is due; pause_ms 0: none */
+	unsigned nudged;	     /* `added` when the pause was set */
 	pid_t nudger;		     /* a child that makes a request; 0: none */
 };
 
@@ -236,18 +241,25 @@ static void show_answer(void)
 /* Has a child make a request when the queue seems stalled. False: it is not. */
 static bool look_at_queue(struct queue *q)
 {
+	unsigned added = atomic_load(&q->added);
 	struct cfs_ring *r = q->ring;
 	uint64_t now = cfs_now_ms();
 
 	if (q->nudger && waitpid(q->nudger, NULL, WNOHANG) != 0)
 		q->nudger = 0;
-	if (atomic_load(&q->added) == atomic_load(&q->seen)) {
+	if (added == atomic_load(&q->seen)) {
 		q->pause_ms = 0;
 		return q->nudger;
 	}
 	if (!q->pause_ms) {
 		q->pause_ms = NUDGE_MS;
 		q->nudge_ms = now + NUDGE_MS;
+		q->nudged = added;
+	} else if (q->nudged != added) {
+		/* A child gets one request out of the kernel. Many may wait, each for a lock. */
+		q->pause_ms = NUDGE_MS;
+		q->nudge_ms = CFS_MIN(q->nudge_ms, now + NUDGE_AGAIN_MS);
+		q->nudged = added;
 	} else if (!q->nudger && now >= q->nudge_ms) {
 		q->nudger = r->conf.nudge(r->conf.arg, q->number);
 		if (q->nudger < 0) /* no child: tried again after the pause */

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -183,17 +184,17 @@ def test_waits_for_locks_use_up_no_queue(ws, mnt):
         assert p.wait(60 * SLOW) == 0
 
 
-@pytest.mark.parametrize("forks_fail", [0, 2])
-def test_requests_older_than_their_entries(ws, volume, forks_fail):
-    """Two more requests than a queue has entries, all in the kernel before one is received. Those that are received
-    wait for a lock, and the kernel does not look at the two when entries are added. A child makes it look; when none can
-    be started, it is tried again."""
-    mnt = volume.mount(env=failing_forks(ws, "fuse-watch", forks_fail))
+@pytest.mark.parametrize("forks_fail, more", [(0, 24), (2, 2)])
+def test_requests_older_than_their_entries(ws, volume, forks_fail, more):
+    """More requests than a queue has entries, all in the kernel before one is received. Those that are received
+    wait for a lock, and the kernel does not look at the others when entries are added. A child makes it look at one,
+    and soon another at the next; when none can be started, it is tried again."""
+    mnt = volume.mount("max-threads=4", env=failing_forks(ws, "fuse-watch", forks_fail))
     write(mnt / "f", b"0")
     fd = os.open(mnt / "f", os.O_RDWR)
     fcntl.flock(fd, fcntl.LOCK_EX)
     pid = mnt.pid()
-    n = thread_names(pid).count("fuse-ring") // os.sysconf("SC_NPROCESSORS_CONF") + 2
+    n = thread_names(pid).count("fuse-ring") // os.sysconf("SC_NPROCESSORS_CONF") + more
     crowd = [
         ws.python(WAITER, mnt / "f", str(CPUS[0]), stdout=subprocess.PIPE, stdin=subprocess.PIPE) for _ in range(n)
     ]
@@ -206,7 +207,10 @@ def test_requests_older_than_their_entries(ws, volume, forks_fail):
         wait_until(lambda: all(map(is_in_flock, crowd)), 30 * SLOW, "everybody to ask for the lock")
     finally:
         os.kill(pid, signal.SIGCONT)
-    wait_until(lambda: thread_names(pid).count("lock-wait") == len(crowd), 30 * SLOW, "everybody to wait")
+    begun = time.monotonic()
+    wait_until(lambda: thread_names(pid).count("lock-wait") == len(crowd), 60, "everybody to wait")
+    # the pauses before a child end at 4 s
+    assert time.monotonic() - begun < max(2 * more, 20 * SLOW)
     os.close(fd)
     for p in crowd:
         assert p.wait(60 * SLOW) == 0

@@ -79,6 +79,11 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret);
  */
 void cfs_store_stop_reads(struct cfs_store *s);
 /*
+ * The mount ends: a read of an object ends with -EIO when no byte has come from the object store
+ * for some seconds, as in a pause that it has asked for. Any thread.
+ */
+void cfs_store_hurry_reads(struct cfs_store *s);
+/*
  * At most as many as at the start, 0: one. Running transfers above a lower limit are not cancelled.
  */
 void cfs_store_set_parallel(struct cfs_store *s, unsigned max_downloads, unsigned max_uploads);

@@ -11,7 +11,8 @@
 #include "base/unwanted.h"
 #include "flight-internal.h"
 
-#define FAR_NS 1000000 /* cfs_store_is_far() */
+#define FAR_NS	   1000000 /* cfs_store_is_far() */
+#define HURRIED_MS 3000	   /* cfs_store_hurry_reads() */
 
 /* Asks the object store while a tier may still write to the flight's pages. */
 struct hedge {
@@ -32,13 +33,21 @@ static void log_failure(const struct flight *f, const char *what, int err)
 			cfs_errname(err), cfs_object_cause());
 }
 
+/* The mount ends, and nothing comes from the object store. */
+static bool is_silent_at_the_end(const struct cfs_store *s)
+{
+	uint64_t since_ms = atomic_load(&s->hurried_ms);
+
+	return since_ms && cfs_now_ms() - CFS_MAX(since_ms, cfs_arrival_last_ms()) >= HURRIED_MS;
+}
+
 /* The mount ends; a tier was faster; or it is for waiting readers only, and there is none. */
 static bool is_unwanted(void *arg)
 {
 	struct flight *f = arg;
 	bool alone;
 
-	if (atomic_load(&f->store->reads_stopped))
+	if (atomic_load(&f->store->reads_stopped) || is_silent_at_the_end(f->store))
 		return true;
 	if (f->state == READ_HEDGED && f->hedge->settled(f->hedge->settled_arg))
 		return true;
@@ -97,6 +106,10 @@ static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool now
 	if (got == -ECANCELED) {
 		if (f->prefetch && f->state != READ_HEDGED)
 			CFS_STAT_ADD(s, prefetch_cancels, 1);
+		else if (!f->cancelled && f->state != READ_HEDGED)
+			cfs_warn("block is not read, as the mount ends and the object store is "
+				 "silent: key=%s",
+				 key);
 		return -EIO;
 	}
 

@@ -168,6 +168,7 @@ struct cfs_store {
 	_Atomic bool puts_fail;	  /* the last upload failed */
 	_Atomic uint64_t miss_ns; /* moving average of the time that a miss in memory takes */
 	atomic_bool reads_stopped;
+	_Atomic uint64_t hurried_ms; /* cfs_store_hurry_reads(), by cfs_now_ms(); 0: not called */
 	/* NULL: none. Set before the first put. */
 	const struct stage_ops *stage_ops;
 	struct cfs_stage *stage;

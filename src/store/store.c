@@ -107,6 +107,13 @@ void cfs_store_set_parallel(struct cfs_store *s, unsigned max_downloads, unsigne
 	s->max_prefetches = prefetches_of(max_downloads);
 }
 
+void cfs_store_hurry_reads(struct cfs_store *s)
+{
+	uint64_t no = 0;
+
+	atomic_compare_exchange_strong(&s->hurried_ms, &no, cfs_now_ms());
+}
+
 void cfs_store_stop_reads(struct cfs_store *s)
 {
 	atomic_store(&s->reads_stopped, true);

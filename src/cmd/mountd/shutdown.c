@@ -227,6 +227,8 @@ void shutdown_begin(struct shutdown *s)
 		s->lost_bytes = w.lost_bytes;
 		s->lost_files = w.lost_files;
 		notify_send("STOPPING=1");
+		if (s->conf.store)
+			cfs_store_hurry_reads(s->conf.store);
 		r = cfs_thread_start("shutdown", watch, s, &s->thread);
 		s->started = r == 0;
 	}

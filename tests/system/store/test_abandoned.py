@@ -9,7 +9,7 @@ import threading
 import proxy
 import pytest
 
-from cachefs import tool, wait_until
+from cachefs import SLOW, tool, wait_until
 from s3volume import S3Volume
 from syscalls import data, read
 
@@ -62,6 +62,18 @@ def test_unmount_after_a_killed_reader(ws, via, cold, how):
     fault = pauses(via)
     killed_reader(ws, mnt, how, lambda: fault.hits)
     mnt.umount(seconds=30)
+
+
+@pytest.mark.parametrize("how", ["direct", "cached"])
+def test_end_while_a_program_reads(ws, via, cold, how):
+    """It is alive, so it gets an error, at once or when the kernel asks again."""
+    mnt, _ = cold()
+    mnt.allow("the object store is silent")
+    fault = pauses(via)
+    p = ws.python(READER, mnt / "f", how, stderr=-3)
+    wait_until(lambda: fault.hits, 20, "the read to wait")
+    mnt.terminate(seconds=30)
+    assert p.wait(20 * SLOW) == 1
 
 
 def test_unmount_while_blocks_are_read_ahead(via, cold):

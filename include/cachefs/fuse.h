@@ -60,8 +60,9 @@ struct cfs_fuse_conf {
 	bool debug; /* libfuse's own request trace on stderr */
 	int umask;  /* of all callers; -1: each its own */
 	/*
-	 * Called once, on a thread of the session, after a signal or cfs_fuse_stop(). The loop ends
-	 * later, when the requests under way have ended. May be NULL.
+	 * Called on a thread of the session after a signal or cfs_fuse_stop(), and for a hand-over
+	 * only after a signal. The loop ends later, when the requests under way have ended. May be
+	 * NULL.
 	 */
 	void (*stopping)(void *arg);
 	void *stopping_arg;

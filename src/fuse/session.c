@@ -439,13 +439,6 @@ static void write_back_pages(const struct cfs_fuse *f)
 		waitpid(pid, NULL, 0);
 }
 
-static void end_loop(struct cfs_fuse *f)
-{
-	if (!atomic_load(&f->handing_over))
-		write_back_pages(f);
-	loop_end(f, 0);
-}
-
 static void *run_control(void *arg)
 {
 	struct cfs_fuse *f = arg;
@@ -454,6 +447,7 @@ static void *run_control(void *arg)
 		{.fd = f->event_fd, .events = POLLIN},
 	};
 	struct signalfd_siginfo info;
+	bool ends, hands_over;
 	uint64_t count;
 	size_t i;
 
@@ -477,12 +471,17 @@ static void *run_control(void *arg)
 			atomic_store(&f->signo, (int)info.ssi_signo);
 			atomic_store(&f->stopping, true);
 		}
-		if (atomic_load(&f->stopping)) {
-			if (f->conf.stopping)
-				f->conf.stopping(f->conf.stopping_arg);
-			end_loop(f);
+		if (!atomic_load(&f->stopping))
+			continue;
+		hands_over = atomic_load(&f->handing_over);
+		ends = atomic_load(&f->signo) || !hands_over;
+		if (ends && f->conf.stopping)
+			f->conf.stopping(f->conf.stopping_arg);
+		if (!hands_over)
+			write_back_pages(f);
+		loop_end(f, 0);
+		if (ends)
 			break;
-		}
 	}
 	return NULL;
 }

@@ -4,6 +4,7 @@
 #include <cachefs/vfs.h>
 #include <errno.h>
 #include <malloc.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,8 +40,7 @@ static void on_stopping(void *arg)
 {
 	struct serve *s = arg;
 
-	if (!atomic_load(&s->worker->leaving))
-		shutdown_begin(s->shutdown);
+	shutdown_begin(s->shutdown);
 }
 
 /* Detaches the mount before the process exits. Only the first thread that comes here does it. */
@@ -183,10 +183,20 @@ static int start_watching(struct serve *s, char err[256])
 	return r;
 }
 
+/* Whether a signal that ends the mount waits for the loop. */
+static bool is_to_end(void)
+{
+	sigset_t set;
+
+	return sigpending(&set) == 0 &&
+	       (sigismember(&set, SIGTERM) > 0 || sigismember(&set, SIGINT) > 0 ||
+		sigismember(&set, SIGHUP) > 0);
+}
+
 /*
  * Another process takes the mount over. Stores the data that a crash would lose, and exits without
- * closing anything: requests wait meanwhile. Returns when data cannot be stored: the mount then
- * stays with this process.
+ * closing anything: requests wait meanwhile. Returns when data cannot be stored, or when the mount
+ * is to end: it then stays with this process.
  */
 static void leave_mount(struct serve *s)
 {
@@ -194,6 +204,8 @@ static void leave_mount(struct serve *s)
 
 	if (r == 0 && !worker_may_leave(s->worker))
 		r = -ENOTCONN;
+	if (r == 0 && is_to_end())
+		r = -ECANCELED;
 	if (r < 0) {
 		worker_stay(s->worker, r);
 		return;
@@ -232,9 +244,15 @@ static int serve(struct serve *s, struct cfs_fuse *fuse)
 			worker_unwatch(s->worker);
 			leaves = atomic_load(&s->worker->leaving);
 		}
-		if (leaves)
+		if (leaves && (sig || cfs_fuse_has_ended(cfs_fuse_device(fuse)))) {
+			/* Only a loop that ends a mount writes back what mappings hold. */
+			worker_stay(s->worker, -ECANCELED);
+			if (sig)
+				cfs_fuse_stop(fuse);
+		} else if (leaves) {
 			leave_mount(s);
-	} while (leaves && !sig && !atomic_load(&s->lost));
+		}
+	} while (leaves && !atomic_load(&s->lost));
 	shutdown_begin(s->shutdown);
 	cfs_info("unmounting: volume=%s mount=%s signal=%d", s->setting->name, s->dir,
 		 sig > 0 ? sig : 0);

@@ -15,7 +15,7 @@ import sqlite3
 import pytest
 
 import servers
-from cachefs import SLOW, alive, missing, need_engine, tool, wait_until
+from cachefs import SLOW, alive, missing, need_engine, pending, tool, wait_until
 from s3volume import S3Volume
 from syscalls import data, read, write
 from test_stop import Manager
@@ -229,7 +229,7 @@ def test_not_while_the_bucket_is_silent(ws, s3, via):
     assert all(read(mnt / str(i)) == b"%d" % i * 1000 for i in range(10))
 
 
-# Connects, asks for the mount when there is a line on stdin, and prints the answer.
+# Connects, asks for the mount when there is a line on stdin, prints the answer, and ends with another line.
 ASKS = """
 import socket, struct, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -238,6 +238,7 @@ print("connected", flush=True)
 sys.stdin.readline()
 s.send(struct.pack("=IIQ256s", 1, 6, 60000, sys.argv[2].encode()))
 print(s.recv(4096)[16:].rstrip(b"\\0").decode(), flush=True)
+sys.stdin.readline()
 """
 
 
@@ -292,6 +293,57 @@ def test_process_that_has_stopped_and_cannot_leave(ws, s3, via, then):
     elsewhere = vol.mount(env=s3.keys)
     assert read(elsewhere / "a") == b"first"
     assert read(elsewhere / "b") == content == (b"second and more" if "silent" in then else b"")
+
+
+# In a process of its own: a thread that waits for a page stops the threads of the proxy.
+MAPS = """
+import mmap, sys
+with open(sys.argv[1], "r+b", buffering=0) as f:
+    mapped = mmap.mmap(f.fileno(), 4096)
+mapped[:6] = b"mapped"
+print("mapped", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize("moment", ["it stores", "it has stopped", "another process has it"])
+def test_stopped_during_an_upgrade(ws, s3, via, moment):
+    """The bucket answers slowly. Everything is stored, what mappings hold too, and the status says so."""
+    vol = S3Volume(ws, s3, url=via.url + "/bucket")
+    mnt = vol.mount(env=s3.keys)
+    write(mnt / "m", bytes(4096))
+    first, second = (open(mnt / name, "a+b", buffering=0) for name in "ab")
+    maps = ws.python(MAPS, mnt / "m", stdin=-1, stdout=-1, text=True)
+    assert maps.stdout.readline() == "mapped\n"
+    asker = ws.python(ASKS, door_of(mnt), vol.setting()["UUID"], stdin=-1, stdout=-1, text=True)
+    assert asker.stdout.readline() == "connected\n"
+    first.write(b"first")
+    with contextlib.closing(sqlite3.connect(vol.db, isolation_level=None)) as locker:
+        locker.execute("BEGIN IMMEDIATE")
+        asker.stdin.write("\n")
+        asker.stdin.flush()
+        wait_until(lambda: "another process asks for the mount" in mnt.log(), 20, "the request")
+        second.write(b"second")
+        if moment == "it stores":
+            os.kill(mnt.process.pid, signal.SIGTERM)
+            wait_until(lambda: "stopping: signal=15" in mnt.log(), 20, "the signal")
+        fault = via.add("PUT", "chunks/.*_0_6$", delay=3)
+    if moment == "it has stopped":
+        wait_until(lambda: fault.hits, 20, "the rest to be stored")
+        os.kill(mnt.process.pid, signal.SIGTERM)
+    elif moment == "another process has it":
+        assert asker.stdout.readline()
+        os.kill(mnt.process.pid, signal.SIGTERM)
+        wait_until(lambda: not pending(mnt.process.pid), 20, "the supervisor to take the signal")
+        asker.kill()
+    mnt.wait_end(60)
+    for f in (first, second):
+        with contextlib.suppress(OSError):
+            f.close()
+    assert vol.status()["sessions"] == []
+    mnt = vol.mount(env=s3.keys)
+    assert (read(mnt / "a"), read(mnt / "b"), read(mnt / "m")[:6]) == (b"first", b"second", b"mapped")
 
 
 @pytest.mark.deadline(240)

@@ -75,8 +75,8 @@ void successor_take_back(struct supervisor *s, const char *why)
 {
 	end_successor(s);
 	successor_drop(s);
-	if (s->stopped) {
-		supervisor_give_up(s, "it is to end while it is handed over");
+	if (s->stopped && s->last_signal) {
+		supervisor_give_up(s, "its process died while it was to end");
 		return;
 	}
 	cfs_warn("the mount was not taken over, going on with it: mount=%s reason=\"%s\"", s->point,

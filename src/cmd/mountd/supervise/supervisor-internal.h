@@ -55,8 +55,9 @@ struct supervisor {
 	pid_t worker;
 	int link;
 	int last_signal;
-	bool told;    /* the reason of a failed start has been reported */
-	bool stopped; /* ended by a signal, as the end of the mount */
+	bool told;	  /* the reason of a failed start has been reported */
+	bool stopped;	  /* ended by a signal, as the end of the mount */
+	bool owes_signal; /* the worker gets it when it is ready: it would die of it before */
 	int status;
 
 	uint64_t deaths[DEATHS_MAX]; /* when, ms; a ring */
@@ -85,7 +86,7 @@ void supervisor_close_fd(int *fd);
 void supervisor_finish(struct supervisor *s, int status);
 /* Detaches the mount, with a reason for the log. */
 void supervisor_give_up(struct supervisor *s, const char *why);
-/* Starts a worker that resumes the mount. */
+/* Starts a worker that resumes the mount, and ends it when the supervisor was stopped. */
 void supervisor_resume(struct supervisor *s);
 /* Reports success, or (the first time) failure, to the command that waits for the start. */
 void supervisor_report(struct supervisor *s, const char *note);

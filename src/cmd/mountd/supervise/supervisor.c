@@ -166,8 +166,9 @@ void supervisor_resume(struct supervisor *s)
 		supervisor_give_up(s, "no process could be started");
 		return;
 	}
-	s->state = RESUMING;
-	s->next = cfs_deadline_in(UINT32_MAX);
+	s->state = s->stopped ? FINISHING : RESUMING;
+	s->next = cfs_deadline_in(s->stopped ? LEAVE_EXTRA_MS : UINT32_MAX);
+	s->owes_signal = s->stopped;
 }
 
 /* More than DEATHS_MAX within DEATHS_MS. */
@@ -247,6 +248,8 @@ static void serve_again(struct supervisor *s)
 /* The worker was told to end before it served, and ends as soon as it serves. */
 static void end_in_order(struct supervisor *s)
 {
+	if (s->owes_signal)
+		kill(s->worker, SIGTERM);
 	handover_send(s->link, HANDOVER_GO, 0, NULL, NULL);
 	s->next = NO_DEADLINE;
 }
@@ -323,6 +326,12 @@ static void worker_ended(struct supervisor *s, int status)
 		supervisor_finish(s, s->status);
 		break;
 	case STORING:
+		/* The mount was unmounted meanwhile. */
+		if (!died)
+			supervisor_finish(s, code);
+		else
+			successor_give(s);
+		break;
 	case LEAVING:
 		successor_give(s);
 		break;
@@ -330,7 +339,7 @@ static void worker_ended(struct supervisor *s, int status)
 		after_death(s, pid);
 		break;
 	case FINISHING:
-		if (died)
+		if (died || s->next != NO_DEADLINE)
 			supervisor_give_up(s, s->last_signal == SIGTERM || s->next != NO_DEADLINE
 						      ? "it is to end while no process serves it"
 						      : "its process died while it was to end");

@@ -71,10 +71,12 @@ int worker_checked(struct worker *w, const char *uuid, bool read_only, char err[
 
 static int refuse(struct worker *w, int err)
 {
-	char why[200];
+	char why[200] = "the running mount is to end";
 
-	snprintf(why, sizeof(why), "the running mount goes on, as it cannot store all data: %s",
-		 strerror(-err));
+	if (err != -ECANCELED)
+		snprintf(why, sizeof(why),
+			 "the running mount goes on, as it cannot store all data: %s",
+			 strerror(-err));
 	return handover_send(w->link, HANDOVER_FAILED, 0, why, NULL);
 }
 
@@ -111,8 +113,11 @@ bool worker_may_leave(struct worker *w)
 
 void worker_stay(struct worker *w, int err)
 {
-	cfs_err("the mount is not left to another process, this one serves again: error=%s",
-		cfs_errname(err));
+	if (err == -ECANCELED)
+		cfs_info("the mount is to end, and is not left to another process");
+	else
+		cfs_err("the mount is not left to another process, this one serves again: error=%s",
+			cfs_errname(err));
 	cfs_store_take_back(w->store);
 	cfs_fuse_take_back(w->fuse);
 	atomic_store(&w->leaving, false);

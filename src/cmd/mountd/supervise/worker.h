@@ -60,7 +60,10 @@ int worker_ready(struct worker *w, struct cfs_store *store, struct cfs_data *dat
 		 struct cfs_fuse *fuse, char err[256]);
 /* Whether the supervisor is there to give the mount to another process. */
 bool worker_may_leave(struct worker *w);
-/* After the loop has returned for that: the process goes on with the mount, and loops again. */
+/*
+ * After the loop has returned for that: the process goes on with the mount, and loops again.
+ * -ECANCELED: the mount is to end.
+ */
 void worker_stay(struct worker *w, int err);
 /* Called after the loop. */
 void worker_unwatch(struct worker *w);

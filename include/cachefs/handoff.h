@@ -72,6 +72,12 @@ struct cfs_handoff_header {
 	_Atomic uint32_t n_used;    /* handle records that were ever in use */
 	_Atomic uint32_t n_marked;  /* inode records that were */
 	_Atomic uint32_t n_listed;  /* directory records that were */
+
+	/*
+	 * The last session that others have ended; 0: none. The same as sid while the mount has no
+	 * other one.
+	 */
+	_Atomic uint64_t ended_sid;
 };
 
 /*

@@ -166,8 +166,8 @@ struct cfs_meta_hooks {
 	void (*lost)(void *arg, const char *reason);
 	/*
 	 * Other clients have ended session `sid`, and its locks may be theirs. Called before the
-	 * mount has its next session, and again when it has (cfs_meta_sid()): some locks may have
-	 * been granted in between.
+	 * mount has its next session and before the metadata has its record again, and another time
+	 * when it has (cfs_meta_sid()): some locks may have been granted in between.
 	 */
 	void (*session_ended)(void *arg, uint64_t sid);
 	/*
@@ -202,8 +202,10 @@ int cfs_meta_setting(struct cfs_meta *m, struct cfs_setting **ret);
 /*
  * Called before cfs_meta_start(), which then continues the session of a previous process. If that
  * has ended, with its locks and its unlinked open files, cfs_meta_start() begins another one.
+ * ended: the last session of which session_ended told that process; 0: none. Its record is written
+ * again, so that what late requests of that process leave under it goes when it expires.
  */
-void cfs_meta_resume(struct cfs_meta *m, uint64_t sid);
+void cfs_meta_resume(struct cfs_meta *m, uint64_t sid, uint64_t ended);
 /*
  * Starts the session (unless read-only), the heartbeat and background jobs. Called after a
  * successful load.

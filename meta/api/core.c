@@ -484,9 +484,10 @@ static int stop(struct cfs_meta *m, bool leave)
 	return rc;
 }
 
-void cfs_meta_resume(struct cfs_meta *m, uint64_t sid)
+void cfs_meta_resume(struct cfs_meta *m, uint64_t sid, uint64_t ended)
 {
 	m->resume_sid = sid;
+	m->ended_sid = ended;
 }
 
 int cfs_meta_start(struct cfs_meta *m, const struct cfs_meta_hooks *hooks)

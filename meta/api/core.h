@@ -61,6 +61,7 @@ struct cfs_meta {
 	int64_t clock_told_s;	     /* difference logged last; used by the heartbeat only */
 
 	uint64_t resume_sid; /* session to continue; 0: none */
+	uint64_t ended_sid;  /* session that others have ended; 0: none */
 	struct cfs_acl_cache *acls;
 	struct cfs_dirtimes *dirtimes;
 	struct cfs_jobs *jobs;

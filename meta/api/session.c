@@ -31,7 +31,7 @@ enum { STALE_LIMIT = 1000, EXPIRE_BEATS = 5, YEAR_S = 365 * 86400 };
 struct cfs_sessions {
 	struct cfs_ticker *heartbeat, *flusher;
 	char *info;
-	/* Used by the heartbeat only. */
+	/* Used by the heartbeat only, once it runs. */
 	bool lost;
 	bool ended;	   /* the session has, and there is no other one yet */
 	uint64_t replaced; /* the last session that has; its record expires, or goes at the end */
@@ -110,21 +110,45 @@ static int make_info(const struct cfs_meta *m, char **ret)
 	return 0;
 }
 
-static int resume_session(struct cfs_meta *m, const struct cfs_ctx *ctx)
+/* -ENOENT: the session has ended. */
+static int continue_session(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t sid)
 {
-	uint64_t sid = m->resume_sid;
 	int rc = m->eng->ops->resume_session(m->eng, ctx, sid, m->sessions->info, expiry(m));
 
-	if (rc == -ENOENT) {
+	if (rc == -ENOENT)
 		cfs_err("another client has ended the session, which was not refreshed in time: "
 			"its file locks are lost, handles that had one fail with EIO: url=%s "
 			"sid=%llu",
 			m->masked_url, (unsigned long long)sid);
-		return rc;
-	}
+	return rc;
+}
+
+/*
+ * Writes the record of a session that has ended again. Requests under way may still take locks
+ * under it: these go when the record expires.
+ */
+static int bury_session(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t sid)
+{
+	int rc = m->eng->ops->refresh_session(m->eng, ctx, sid, m->sessions->info, expiry(m));
+
+	m->sessions->replaced = sid;
+	return rc < 0 ? rc : 0;
+}
+
+static int resume_session(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	uint64_t sid = m->resume_sid;
+	int rc = -ENOENT, rc2 = 0;
+
+	if (sid != m->ended_sid)
+		rc = continue_session(m, ctx, sid);
 	if (!rc)
 		atomic_store(&m->host.sid, sid);
-	return rc;
+	if (rc == -ENOENT)
+		rc2 = bury_session(m, ctx, sid);
+	else if (!rc && m->ended_sid)
+		rc2 = bury_session(m, ctx, m->ended_sid);
+	return rc2 ? rc2 : rc;
 }
 
 static int new_session(struct cfs_meta *m)
@@ -161,11 +185,12 @@ static int replace_session(struct cfs_meta *m)
 
 	if (m->hooks.session_ended)
 		m->hooks.session_ended(m->hooks.arg, old);
-	rc = m->eng->ops->new_session(m->eng, &ctx, m->sessions->info, expiry(m), &sid);
+	rc = bury_session(m, &ctx, old);
+	if (!rc)
+		rc = m->eng->ops->new_session(m->eng, &ctx, m->sessions->info, expiry(m), &sid);
 	if (rc)
 		return rc;
 	atomic_store(&m->host.sid, sid);
-	m->sessions->replaced = old;
 	if (m->hooks.session_ended)
 		m->hooks.session_ended(m->hooks.arg, old);
 	cfs_locks_session_ended(m, old);
@@ -181,14 +206,9 @@ static int refresh_session(struct cfs_meta *m)
 	int rc = 0;
 
 	if (!s->ended)
-		rc = m->eng->ops->refresh_session(m->eng, &ctx, sid, s->info, expiry(m));
-	if (rc > 0) {
+		rc = continue_session(m, &ctx, sid);
+	if (rc == -ENOENT)
 		s->ended = true;
-		cfs_err("another client has ended the session, which was not refreshed in time: "
-			"its file locks are lost, handles that had one fail with EIO: url=%s "
-			"sid=%llu",
-			m->masked_url, (unsigned long long)sid);
-	}
 	if (s->ended) {
 		rc = replace_session(m);
 		s->ended = rc != 0;

@@ -119,14 +119,16 @@ static bool has_lock(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino, uint64_
 
 void locks_session_ended(struct cfs_vfs *v, uint64_t sid)
 {
+	struct cfs_handoff_header *k = v->conf.handoff ? cfs_handoff_header(v->conf.handoff) : NULL;
 	enum handle_kind kind;
 	struct handle *h;
 	struct vnode *n;
 	uint32_t pos = 0;
 	uint64_t fh, lost = 0;
 
-	if (v->conf.handoff)
-		atomic_store(&cfs_handoff_header(v->conf.handoff)->sid, cfs_meta_sid(v->conf.meta));
+	/* First of all: the next process must not go on with it. */
+	if (k)
+		atomic_store(&k->ended_sid, sid);
 	while ((fh = handle_next(&v->handles, &pos, &kind)) != 0) {
 		n = kind == HANDLE_FILE ? vnode_of_handle(v, fh) : NULL;
 		if (!n)
@@ -138,6 +140,8 @@ void locks_session_ended(struct cfs_vfs *v, uint64_t sid)
 		}
 		vnode_put(n);
 	}
+	if (k)
+		atomic_store(&k->sid, cfs_meta_sid(v->conf.meta));
 	if (lost)
 		cfs_err("open files have lost their locks, they fail with EIO until they are "
 			"closed: handles=%llu",

@@ -159,7 +159,7 @@ static void start_session(const struct mount_conf *conf, struct mount *m, bool r
 	struct cfs_vfs_restored restored = {.handles = 0};
 
 	if (resume)
-		cfs_meta_resume(m->meta, atomic_load(&h->sid));
+		cfs_meta_resume(m->meta, atomic_load(&h->sid), atomic_load(&h->ended_sid));
 	must("session", cfs_meta_start(m->meta, &hooks), "");
 	if (h && !resume)
 		atomic_store(&h->sid, cfs_meta_sid(m->meta));

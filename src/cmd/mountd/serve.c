@@ -82,7 +82,8 @@ static int start_session(struct serve *s, char err[256])
 	int r;
 
 	if (worker_resumes(s->worker))
-		cfs_meta_resume(s->meta, atomic_load(&cfs_handoff_header(handoff)->sid));
+		cfs_meta_resume(s->meta, atomic_load(&cfs_handoff_header(handoff)->sid),
+				atomic_load(&cfs_handoff_header(handoff)->ended_sid));
 	r = cfs_meta_start(s->meta, &hooks);
 	/* Otherwise cfs_vfs_restore() compares it with that of the previous process first. */
 	if (r == 0 && handoff && !worker_resumes(s->worker))

@@ -146,6 +146,24 @@ def test_frozen_mount_notices_that_its_locks_are_gone(any_volume):
     wait_until(lambda: sid not in sessions(any_volume), 30, "the end of the record")
 
 
+def test_late_lock_of_a_process_that_died(volume):
+    """A request that the process had sent takes a lock after others have ended the session, and the process dies
+    before it knows."""
+    a, b = volume.mount("heartbeat=60"), volume.mount("heartbeat=1")
+    write(a / "f", b"x")
+    sid = session_of(a)
+    os.kill(a.pid(), signal.SIGSTOP)
+    expire(volume, sid)
+    wait_until(lambda: sid not in sessions(volume), 30, "the end of the session")
+    volume.sql("INSERT INTO jfs_flock (inode,sid,owner,ltype) VALUES (?,?,1,'W')", os.stat(b / "f").st_ino, sid)
+    assert not can_lock(b / "f")
+    a.allow(ENDED)
+    kill_worker(a)
+    wait_until(lambda: sid in sessions(volume), 10, "its record")
+    expire(volume, sid)  # as time does
+    wait_until(lambda: can_lock(b / "f"), 30, "the lock that nobody has")
+
+
 def close(f):
     try:
         f.close()

@@ -353,11 +353,13 @@ static struct {
 	_Atomic uint64_t ended;
 	struct cfs_meta *m;
 	cfs_ino_t ino;
-	_Atomic bool held, held_by_other;
+	_Atomic bool held, held_by_other, written_first;
 } ending;
 
 static void on_session_ended(void *arg, uint64_t sid)
 {
+	if (!atomic_load(&ending.calls))
+		atomic_store(&ending.written_first, session_exists(sid));
 	atomic_store(&ending.held, cfs_meta_holds_lock(ending.m, sid, ending.ino, 1, false));
 	atomic_store(&ending.held_by_other,
 		     cfs_meta_holds_lock(ending.m, sid, ending.ino, 2, true));
@@ -394,6 +396,9 @@ static void test_ended_by_another(void **state)
 	assert_int_not_equal(cfs_meta_sid(ending.m), sid);
 	assert_int_equal(atomic_load(&ending.calls), 2);
 	assert_int_equal(atomic_load(&ending.ended), sid);
+	/* A process that dies between must not leave a session that the next one continues. */
+	assert_false(atomic_load(&ending.written_first));
+	assert_true(session_exists(sid));
 	assert_true(atomic_load(&ending.held));
 	assert_false(atomic_load(&ending.held_by_other)); /* it had given its lock back */
 	OK(cfs_meta_flock(vol.m, &c, ending.ino, 1, CFS_LOCK_WRITE, false));
@@ -409,6 +414,34 @@ static void test_ended_by_another(void **state)
 	cfs_meta_close(ending.m);
 	OK(cfs_meta_flock(vol.m, &c, ending.ino, 1, CFS_LOCK_WRITE, false));
 	OK(cfs_meta_flock(vol.m, &c, ending.ino, 1, CFS_LOCK_NONE, false));
+}
+
+/*
+ * A process has died after others had ended its session, and requests that it had sent may take
+ * locks under it. Without a record, these would stay for ever.
+ */
+static void test_resume_of_an_ended_session(void **state)
+{
+	struct cfs_meta_conf conf = {.heartbeat_ms = 60000};
+	struct cfs_engine *e = vol.m->eng;
+	struct cfs_ctx c = as_root();
+	uint64_t sid[2];
+	size_t i;
+
+	for (i = 0; i < 2; i++) {
+		struct cfs_meta *m = open_third(&conf);
+
+		OK(e->ops->new_session(e, &c, "{}", c.now.tv_sec + 1000, &sid[i]));
+		if (i == 0) /* the dead process did not know it yet */
+			OK(e->ops->clean_session(e, &c, sid[i], INT64_MAX));
+		cfs_meta_resume(m, sid[i], i == 0 ? 0 : sid[i]);
+		OK(cfs_meta_start(m, NULL));
+		assert_int_not_equal(cfs_meta_sid(m), sid[i]);
+		assert_true(session_exists(sid[i]));
+		OK(cfs_meta_stop(m));
+		cfs_meta_close(m);
+		assert_false(session_exists(sid[i]));
+	}
 }
 
 static struct {
@@ -436,7 +469,7 @@ static int noted_refresh(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64
 			 const char *info, int64_t expire_s)
 {
 	atomic_store(&slow.since_refresh, 0);
-	return slow.real->refresh_session(e, ctx, sid, info, expire_s);
+	return slow.real->resume_session(e, ctx, sid, info, expire_s);
 }
 
 /*
@@ -460,7 +493,7 @@ static void test_slow_cleaning(void **state)
 	slow.real = m->eng->ops;
 	slow.ops = *slow.real;
 	slow.ops.clean_session = slow_clean;
-	slow.ops.refresh_session = noted_refresh;
+	slow.ops.resume_session = noted_refresh;
 	m->eng->ops = &slow.ops;
 	OK(cfs_meta_start(m, NULL));
 	for (i = 1; i < 8; i++)
@@ -507,6 +540,6 @@ static void test_changelog(void **state)
 }
 
 TEST_LIST(session, T(test_record), T(test_stale), T(test_clock), T(test_refresh),
-	  T(test_answers_again), T(test_ended_by_another), T(test_resume), T(test_counters),
-	  T(test_setting), T(test_heartbeat), T(test_slow_cleaning), T(test_read_only),
-	  T(test_open_errors), T(test_changelog));
+	  T(test_answers_again), T(test_ended_by_another), T(test_resume_of_an_ended_session),
+	  T(test_resume), T(test_counters), T(test_setting), T(test_heartbeat),
+	  T(test_slow_cleaning), T(test_read_only), T(test_open_errors), T(test_changelog));

@@ -608,6 +608,7 @@ static void a_lost_lock_fails_its_handle(void **state)
 	/* Locks that were given back are not lost. */
 	meta.hooks.session_ended(meta.hooks.arg, 7);
 	assert_int_equal(cfs_vfs_fsync(vfs, &c, posix, false), 0);
+	assert_int_equal(atomic_load(&cfs_handoff_header(handoff)->ended_sid), 7);
 	meta.holds_locks = true;
 	meta.sid = 8;
 	meta.hooks.session_ended(meta.hooks.arg, 7);

@@ -111,7 +111,7 @@ void cfs_wslice_kick(struct cfs_wslice *s)
 		pthread_cond_broadcast(&s->file->cond);
 		return;
 	}
-	/* When the queue is full the ticker tries again. */
+	/* Without a thread for it the ticker tries again. */
 	s->claimed = cfs_workers_try_submit(s->file->data->flushers, &s->job) == 0;
 }
 

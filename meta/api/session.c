@@ -345,6 +345,9 @@ static void send_heartbeat(void *arg)
 		cfs_warn("cannot refresh the session, trying again at the next heartbeat: url=%s "
 			 "error=%s",
 			 m->masked_url, cfs_errname(rc));
+	/* Each of the rest would wait as long, and an unmount waits for this heartbeat. */
+	if (rc == -ETIMEDOUT || rc == -ENOTCONN)
+		return;
 	ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	reload_setting(m, &ctx);
 	ctx = cfs_ctx_internal(m->conf.timeout_ms);

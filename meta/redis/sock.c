@@ -228,7 +228,8 @@ static int connect_tcp(const struct rds_addr *a, cfs_deadline_t deadline, int *r
 	snprintf(port, sizeof(port), "%u", a->port);
 	r = getaddrinfo(a->host, port, &hints, &list);
 	if (r) {
-		snprintf(err, 256, "cannot resolve %.150s: %s", a->host, gai_strerror(r));
+		snprintf(err, 256, "cannot resolve %.150s, the Redis server: %s", a->host,
+			 gai_strerror(r));
 		return -ENOTCONN;
 	}
 	r = -EADDRNOTAVAIL;

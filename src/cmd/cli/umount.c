@@ -57,6 +57,10 @@ static int wait_for_process(pid_t pid, const struct mounted *m, uint64_t timeout
 	r = poll(&p, 1, (int)CFS_MIN(timeout_ms, (uint64_t)SOON_MS));
 	elsewhere = r == 0 && holders_print_elsewhere(m) > 0;
 	if (r == 0)
+		cmd_error("unmounted; waiting for process %d to end, at most %llu s; the log of "
+			  "the mount says what it waits for",
+			  (int)pid, (unsigned long long)cfs_deadline_left_ms(deadline) / 1000);
+	if (r == 0)
 		r = poll(&p, 1, (int)CFS_MIN(cfs_deadline_left_ms(deadline), (uint64_t)INT_MAX));
 	close(p.fd);
 	if (r > 0)

@@ -947,3 +947,26 @@ def test_model_on_two_mounts(ws, volume):
     a.umount()
     b.umount()
     checked(ws, volume.url)
+
+
+def test_unmount_while_the_server_is_down(ws):
+    """A heartbeat is one wait for the server, not one for each of its steps, so that the unmount behind it ends soon;
+    the command says that it waits. A failure here is an unmount that is silent for two minutes and then gives up."""
+    server = servers.started(ws, servers.Redis())
+    mnt = Volume(ws, url=server.database().url).mount("heartbeat=1,meta-timeout=3,io-timeout=1")
+    mnt.allow(r".")
+    write(mnt / "f", b"x")
+    server.kill9()
+    wait_until(lambda: "cannot refresh the session" in mnt.log(), 60, "a heartbeat without an answer")
+    r = ws.run("cachefs", "umount", mnt.path, timeout=60)
+    assert r.returncode == 0, r
+    assert "waiting for process" in r.stderr, r
+    mnt.wait_end()
+    missed = mnt.log().split("cannot refresh the session", 1)[1]
+    assert "cannot read" not in missed and "no progress" not in missed, missed
+
+
+def test_what_has_no_scheme_is_taken_for_a_redis_server(ws):
+    """As a mistyped name of a volume or the path of a database: the message says what it was taken for."""
+    r = ws.run("cachefs", "status", "volume.invalid")
+    assert r.returncode == 2 and "cannot resolve volume.invalid, the Redis server: " in r.stderr, r

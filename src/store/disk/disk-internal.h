@@ -194,6 +194,7 @@ struct disk_dir {
 	struct index index;
 	uint32_t expire_cursor;
 	_Atomic bool short_of_space; /* its file system has less free space than is to be kept */
+	bool told_space;	     /* a line about it was logged; the writer's */
 	cfs_deadline_t scan_at;	     /* due when passed; the keeper's */
 	struct cfs_workers *writer; /* one thread: what it makes room for is not taken by another */
 	struct cfs_workers *remover;
@@ -240,9 +241,9 @@ void cfs_disk_reclaim(void *arg, uint64_t want);
 
 /* Whether a file of so many bytes is more than the directory may hold. */
 bool cfs_disk_exceeds(struct disk_dir *dir, uint64_t need);
-/* Makes room for a file of so many bytes; -ENOSPC. */
+/* Makes room for a file of so many bytes; -EDQUOT when it cannot; as the next one. */
 int cfs_disk_make_room(struct disk_dir *dir, uint64_t need);
-/* -ENOSPC when the file system is too full and nothing is left to evict. */
+/* When nothing is left to evict, -ENOSPC: the file system is full; -EDQUOT: less is free than is kept. */
 int cfs_disk_keep_free(struct disk_dir *dir, uint64_t need);
 void cfs_disk_expire(struct disk_dir *dir);
 

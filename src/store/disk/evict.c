@@ -64,6 +64,7 @@ int cfs_disk_keep_free(struct disk_dir *dir, uint64_t need)
 {
 	double ratio = dir->disk->conf.free_ratio;
 	uint64_t lack = 0, lack_files = 0, keep, avail, freed;
+	bool full;
 	struct statvfs fs;
 
 	if (fstatvfs(atomic_load(&dir->cd->fd), &fs) < 0)
@@ -75,11 +76,13 @@ int cfs_disk_keep_free(struct disk_dir *dir, uint64_t need)
 	keep = (uint64_t)(ratio * (double)fs.f_files) + (need > 0);
 	if (fs.f_files > 0 && fs.f_favail < keep)
 		lack_files = keep - fs.f_favail;
+	full = avail < need || (fs.f_files > 0 && need > 0 && fs.f_favail == 0);
 	atomic_store(&dir->short_of_space, lack > 0 || lack_files > 0);
 	while (lack > 0 || lack_files > 0) {
 		freed = evict_one(dir);
+		/* Blocks that are staged may use a part of what is kept free. */
 		if (freed == 0)
-			return -ENOSPC;
+			return full ? -ENOSPC : -EDQUOT;
 		lack -= CFS_MIN(lack, freed);
 		lack_files -= CFS_MIN(lack_files, 1u);
 	}

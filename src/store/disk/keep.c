@@ -23,8 +23,10 @@ static void revive(struct disk_dir *dir)
 	cfs_deadline_t until = cfs_deadline_in(PROBE_MS);
 	int r = cfs_cachedir_probe(dir->cd);
 
-	if (r == 0)
+	if (r == 0) {
 		r = cfs_disk_keep_free(dir, dir->disk->conf.block_size);
+		r = r == -EDQUOT ? 0 : r;
+	}
 	if (r == 0 && cfs_deadline_passed(until))
 		r = -ETIMEDOUT;
 	if (r == 0 && failed)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/activity.h"
+#include "base/log.h"
 #include "base/workers.h"
 #include "disk-internal.h"
 
@@ -30,11 +31,19 @@ bool cfs_disk_keeps(const struct cfs_disk *d, const struct cfs_block *b)
 static int write_block(struct disk_write *w)
 {
 	struct disk_dir *dir = w->dir;
+	bool short_of_space;
 	int r;
 
 	if (atomic_load(&dir->cd->state) != DIR_OK || cfs_disk_index_has(&dir->index, &w->id))
 		return -EAGAIN;
 	r = cfs_disk_make_room(dir, cfs_disk_charge(&w->id));
+	short_of_space = r == -EDQUOT && atomic_load(&dir->short_of_space);
+	if (short_of_space && !dir->told_space)
+		cfs_warn(
+			"cache directory has no more than the free space that is kept, and nothing "
+			"to remove; blocks that are read are not cached: dir=%s",
+			dir->cd->base);
+	dir->told_space = short_of_space;
 	if (r == -EDQUOT)
 		return -EAGAIN;
 	if (r == 0)

@@ -173,6 +173,27 @@ def test_full_disk(world):
         subprocess.run(["umount", "-l", world.cache])
 
 
+def test_little_free_space(world):
+    """Blocks that are read are not cached there any more; what is written is staged down to half of it."""
+    world.cache.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", world.cache], check=True)
+    try:
+        write(world.elsewhere() / "old", data(1_000_000, 1))
+        write(world.cache / "filler", bytes(24 << 20))
+        mnt = world.mount("writeback,upload-delay=1h,free-space-ratio=0.5")
+        mnt.allow("not cached|takes no more blocks")
+        assert read(mnt / "old") == data(1_000_000, 1)
+        wait_until(lambda: mnt.stat("disk_cache_drops_total") >= 1, 20, "the block not to be cached")
+        write(mnt / "f", data(1_000_000), sync=True)
+        assert mnt.stat("staging_blocks") == 1 and mnt.stat("staging_bypassed_total") == 0
+        write(mnt / "g", data(9_000_000), sync=True)
+        assert mnt.stat("staging_bypassed_total") > 0
+        assert "blocks that are read are not cached" in mnt.log()
+        mnt.umount()
+    finally:
+        subprocess.run(["umount", "-l", world.cache])
+
+
 def test_directory_that_is_moved_away(world):
     """Blocks that are written afterwards are in the bucket, where the next mount finds them. Those that
     were staged before are uploaded from where they are."""

@@ -160,7 +160,7 @@ static int receive(struct cfs_stream *s, struct cfs_peer_get *g)
 	return g->crc == s->rx_crc ? 0 : -EBADMSG;
 }
 
-/* Under the lock. The loop has handled the peer's recovery (note_result()) before it parked. */
+/* Under the lock. The loop has noted the peer's recovery (note_result()) before it parked. */
 static void end_well(struct cfs_stream *s, struct cfs_peer_get *g)
 {
 	cfs_stream_take_out(s, g);
@@ -168,10 +168,10 @@ static void end_well(struct cfs_stream *s, struct cfs_peer_get *g)
 	s->client.heard_ms = s->client.active_ms = cfs_now_ms();
 }
 
-/* Under the lock. */
-static void release(struct cfs_stream *s, bool rest)
+/* Under the lock: leaves the connection parked, or returns it to the loop. */
+static void release(struct cfs_stream *s, bool stays_parked)
 {
-	if (rest)
+	if (stays_parked)
 		s->inline_rx.taken = false;
 	else
 		cfs_loop_run(&s->client.peer->t->loop, &s->inline_rx.unpark);

@@ -181,7 +181,7 @@ void cfs_session_closed(struct cfs_session *ss)
 	stop_working(s);
 }
 
-/* As many as there are threads and places in their queues. */
+/* The store's threads and their queue bound the length of the list. */
 bool cfs_session_tick(struct cfs_transport *t)
 {
 	uint64_t now_ms = t->loop.now_ms;

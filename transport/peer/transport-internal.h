@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
+ * Shared by the files of transport/peer: connections, peers, sessions over byte streams, admission to
+ * disks, and the transport itself.
+ *
  * Threads: everything belongs to the loop's thread, except fields under the locks of the transport
  * and of a peer, and connections in inline receive (stream.h). Order of locks: transport, peer,
  * loop's queue. No lock is held during a system call that does I/O, or during a callback.
@@ -116,7 +119,7 @@ struct cfs_peer {
 	LIST_ENTRY(cfs_peer) all;	 /* t->peers */
 	struct cfs_work work;		 /* cfs_peer_service */
 
-	pthread_mutex_t lock; /* the rest, and what cfs_client says */
+	pthread_mutex_t lock; /* protects the rest, and fields of clients (client.h) */
 	struct cfs_client *conns[CFS_CONNS_PER_PEER_MAX];
 	unsigned n_conns, n_ready;
 	struct cfs_get_list pending; /* requests that wait for room on a connection */
@@ -124,10 +127,10 @@ struct cfs_peer {
 	unsigned n_hints;
 	enum cfs_peer_state circuit;
 	unsigned failures; /* in a row */
-	bool canceling;	   /* a request is marked */
+	bool canceling;	   /* a request has `canceled` set */
 	bool closing, closed;
 	struct cfs_reader_conn
-		*reader;      /* its one-sided reads; NULL: none. Only the loop changes it */
+		*reader;      /* for reads by RDMA; NULL: none. Changed by the loop only */
 	unsigned n_receiving; /* threads in a client's receive */
 	pthread_cond_t closed_cond;
 
@@ -144,7 +147,7 @@ struct cfs_peer {
 	unsigned scaling_to;
 };
 
-/* RDMA cannot answer g: queues it for a stream. On the loop. */
+/* On the loop: queues g, which RDMA has not answered, for a stream. */
 void cfs_peer_again(struct cfs_peer *p, struct cfs_peer_get *g);
 /* Moves pending requests to connections that have room. */
 void cfs_peer_feed(struct cfs_peer *p);

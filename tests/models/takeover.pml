@@ -13,7 +13,8 @@
  *
  * Broken on purpose: -DBROKEN_RECORD ends the record of a request before its answer,
  * -DBROKEN_TAKE_BACK starts a worker while that of the successor may still take requests,
- * -DBROKEN_FORGET answers a request before the handle that it has made is marked as released.
+ * -DBROKEN_FORGET answers a request before the handle that it has made is marked as released,
+ * -DBROKEN_STAY lets a worker that could not leave serve again without a resend.
  */
 
 #ifndef KILLS
@@ -45,7 +46,7 @@ byte effects, last_ino;
 
 /* Processes. */
 bit started[WORKERS + 1], dead[WORKERS + 1], ready[WORKERS + 1], go[WORKERS + 1], doomed[WORKERS + 1];
-bit leave, upgraded;
+bit leave, refused, upgraded;
 byte kills, last_worker;
 
 /* fuse_dev_do_read(): any request that waits. */
@@ -229,7 +230,20 @@ proctype worker(byte id; bit resumes)
 end:		do
 		:: atomic { WAITING && !(leave && !resumes) -> take(r) };
 			execute(r)
-		:: leave && !resumes -> break
+		:: leave && !resumes ->
+			/* src/fuse/loop.c: a request that was received as the loop ended stays unanswered */
+			if
+			:: atomic { WAITING -> take(r); r = 0 }
+			:: true
+			fi;
+			if
+			:: true -> break
+			:: true -> /* cannot store everything: serves again (worker_stay()) */
+				atomic { leave = 0; refused = 1 };
+#ifndef BROKEN_STAY
+				resend()
+#endif
+			fi
 		od;
 		atomic { dead[id] = 1 } /* it has left, in order */
 	} unless {
@@ -262,19 +276,22 @@ end:	do
 	:: !upgraded && own == 1 ->
 		upgraded = 1;
 		leave = 1;
-		dead[own]; /* it has left, or has died, or was killed as it did not leave */
-		start(1);
-		own = last_worker;
 		if
-		:: ready[own] -> go[own] = 1 /* STARTED, BYE, GO */
-		:: true -> /* take back: it was not ready in time, or has ended */
-			doomed[own] = 1;
-#ifndef BROKEN_TAKE_BACK
-			dead[own];
-#endif
+		:: refused -> refused = 0 /* FAILED: the mount is not handed over */
+		:: dead[own] -> /* it has left, or has died, or was killed as it did not leave */
 			start(1);
 			own = last_worker;
-			go[own] = 1
+			if
+			:: ready[own] -> go[own] = 1 /* STARTED, BYE, GO */
+			:: true -> /* take back: it was not ready in time, or has ended */
+				doomed[own] = 1;
+#ifndef BROKEN_TAKE_BACK
+				dead[own];
+#endif
+				start(1);
+				own = last_worker;
+				go[own] = 1
+			fi
 		fi
 	od
 }
@@ -289,6 +306,7 @@ end:	do
 	:: atomic { MAY_DIE(2) -> dead[2] = 1; kills++ }
 	:: atomic { MAY_DIE(3) -> dead[3] = 1; kills++ }
 	:: atomic { MAY_DIE(4) -> dead[4] = 1; kills++ }
+	:: kills < KILLS -> kills++ /* it does not happen: a death has everything resent */
 	:: atomic { IS_DOOMED(2) -> dead[2] = 1 }
 	:: atomic { IS_DOOMED(3) -> dead[3] = 1 }
 	:: atomic { IS_DOOMED(4) -> dead[4] = 1 }

@@ -2,8 +2,11 @@
 """Files without a name (O_TMPFILE). A program that writes one, syncs it and gives it a name has replaced
 nothing by halves: after that the file is there whatever dies, and before that nothing is left of it."""
 
+import concurrent.futures
 import fcntl
 import os
+import re
+import signal
 import subprocess
 import tempfile
 
@@ -12,9 +15,10 @@ import pytest
 import servers
 from admin import fsck
 from cachefs import need_engine
+from countproxy import CountingProxy
 from ring import on_ring  # noqa: F401  (a fixture)
 from syscalls import fails, read, write
-from test_takeover import kill_worker
+from test_takeover import DEATH, kill_worker
 from waiting import wait_until
 
 
@@ -33,6 +37,11 @@ def on_engine(request, ws):
     db = servers.ENGINES[request.param][0]().database()
     ws.cleanups.append(db.drop)
     return ws.volume(url=db.url, trash_days=0)
+
+
+def kept_inodes(db):
+    """Inodes in the metadata, with or without a name."""
+    return sum(1 for key in db.connect().scan_iter("i*") if re.fullmatch(rb"i\d+", key))
 
 
 def same_on_any_channel(mnt):
@@ -193,6 +202,41 @@ def test_death_of_the_process(mnt):
     assert os.fstat(fd).st_nlink == 1
     os.close(fd)
     assert read(mnt / "f") == b"kept"
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_death_before_the_answer(ws, named):
+    """The process dies when the file was made and its answer is lost. The next one gives the program that
+    file, and nothing is left of it at its close."""
+    need_engine("redis")
+    db = servers.redis_server().database()
+    ws.cleanups.append(db.drop)
+    via = CountingProxy(db.server.port, only=b"EVALSHA")
+    ws.cleanups.append(via.close)
+    direct = ws.volume(url=db.url, trash_days=0)
+    url = db.url.replace(":%d" % db.server.port, ":%d" % via.port)
+    mnt = ws.volume("via", format=False, url=url).mount(
+        "heartbeat=60,no-bgjob", expect="connection lost|cannot be opened again|connected|" + DEATH
+    )
+    os.close(make(mnt.path))  # has a batch of inode numbers
+    wait_until(lambda: kept_inodes(db) == 1, 20, "the end of that file")
+    via.lose(1, answered=True, away=True)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        made = pool.submit(make, mnt.path)
+        wait_until(lambda: via.refuse, 8, "the file")
+        os.kill(mnt.pid(), signal.SIGKILL)
+        via.go_on()
+        fd = made.result(20)
+    os.write(fd, b"content")
+    assert kept_inodes(db) == 2
+    if named:
+        link(fd, mnt / "f")
+    os.close(fd)
+    assert os.listdir(mnt.path) == ["f"] * named
+    assert not named or read(mnt / "f") == b"content"
+    wait_until(lambda: kept_inodes(db) == 1 + named, 30, "the end of the file")
+    mnt.umount()
+    assert not fsck(ws, direct)["problems"]
 
 
 def test_last_close(ws, volume, mnt):

@@ -33,6 +33,13 @@ struct sqlite_room {
 	atomic_bool full;
 };
 
+/* The database file: sqlite-file.c. */
+struct sqlite_file {
+	_Atomic uint64_t ino;	  /* its inode number; 0: not known, nothing was written yet */
+	_Atomic uint64_t look_ms; /* time of the next look */
+	atomic_bool gone;
+};
+
 struct sqlite_db {
 	struct sql_db sql; /* first */
 	char *path;
@@ -40,6 +47,7 @@ struct sqlite_db {
 	_Atomic uint64_t synced_log; /* inode number of the log whose directory entry is durable */
 	struct sqlite_checkpointer checkpointer;
 	struct sqlite_room room;
+	struct sqlite_file file;
 };
 
 struct sqlite_conn {
@@ -77,6 +85,14 @@ void sqlite_move_log(sqlite3 *handle);
 /* Makes the write connection report the length of its log to the checkpointer. */
 void sqlite_checkpointer_watch(struct sqlite_db *db, sqlite3 *handle);
 int sqlite_sync(struct sql_db *db, const struct cfs_ctx *ctx);
+
+/* sqlite-file.c */
+/* Called when the first connection that writes has opened the file. */
+void sqlite_remember_file(struct sqlite_db *db);
+/* 0; -EIO: the path leads to another file or none. Logs when that changes. */
+int sqlite_check_file(struct sqlite_db *db);
+/* The same; a file that is gone may be noticed 100 ms late. */
+int sqlite_check_file_often(struct sqlite_db *db);
 
 /* sqlite-advice.c */
 int sqlite_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);

@@ -47,8 +47,10 @@ int sqlite_sync(struct sql_db *sql, const struct cfs_ctx *ctx)
 	cfs_auto_free char *path = NULL;
 	cfs_auto_close int fd = -1;
 	struct stat st;
-	int r;
+	int r = sqlite_check_file(db);
 
+	if (r)
+		return r;
 	if (asprintf(&path, "%s-wal", db->path) < 0) {
 		path = NULL;
 		return -ENOMEM;

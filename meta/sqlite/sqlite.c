@@ -247,6 +247,12 @@ static int sqlite_connect(struct sql_db *sql, bool writer, struct sql_conn **ret
 
 	if (!s)
 		return -ENOMEM;
+	/* A connection to a file in the place of ours would mix two volumes. */
+	if (sqlite_check_file(db)) {
+		snprintf(err, 256, "%s: another file, or none", sql->where);
+		free(s);
+		return -EIO;
+	}
 	rc = sqlite_open_handle(db, flags, writer ? SQLITE_WRITER_VFS : NULL, &s->handle);
 	if (!rc)
 		rc = sqlite_probe(s->handle);
@@ -273,6 +279,8 @@ static int sqlite_connect(struct sql_db *sql, bool writer, struct sql_conn **ret
 		sqlite_disconnect(&s->sql);
 		return r;
 	}
+	if (writer)
+		sqlite_remember_file(db);
 	*ret = &s->sql;
 	return 0;
 }
@@ -307,7 +315,9 @@ static int control(struct sql_conn *c, sqlite3_stmt **stmt, const char *text)
 
 static int sqlite_begin(struct sql_conn *c)
 {
-	return control(c, &conn(c)->begin, "BEGIN IMMEDIATE");
+	int r = sqlite_check_file_often((struct sqlite_db *)c->db);
+
+	return r ? r : control(c, &conn(c)->begin, "BEGIN IMMEDIATE");
 }
 
 static int sqlite_commit(struct sql_conn *c)

@@ -14,6 +14,7 @@
 #define CFS_META_H
 
 #include <cachefs/setting.h>
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -520,6 +521,35 @@ struct cfs_commit {
  * -ETIMEDOUT, -EIO: it may have been carried out.
  */
 int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *commit);
+/*
+ * Group commit: commits of n different files, n at most CFS_COMMITS_MAX, in one round trip where
+ * the engine can. Each is a commit of its own, as above, and ret[i] is its result. They are made in
+ * the order given: a client that sees one of them sees all successful ones before it. A commit that
+ * its file or a limit refuses does not hold up those behind it. One that may succeed later does:
+ * behind it the result is 0, a refusal, or -ECANCELED; the caller repeats these when the first one
+ * has ended. `repeated` says which of them may have been carried out.
+ */
+enum { CFS_COMMITS_MAX = 64 };
+void cfs_meta_commit_group(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			   struct cfs_commit *const *commits, size_t n, int *ret);
+/* Whether a commit with this result may succeed when it is repeated. */
+static inline bool cfs_commit_may_succeed(int err)
+{
+	switch (err) {
+	case 0:
+	case -ENOSPC:
+	case -EDQUOT:
+	case -ENOENT:
+	case -EFBIG:
+	case -EROFS:
+	case -EPERM:
+	case -EACCES:
+	case -EINVAL:
+		return false;
+	default:
+		return true;
+	}
+}
 /*
  * A setattr that a later commit of the file's data will store. Checks it as cfs_meta_setattr()
  * does, against *attr, the attributes that this mount shows, and applies it to these. No round

@@ -121,37 +121,112 @@ static int commit_once(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs
 	return rc == -EEXIST ? -EIO : rc;
 }
 
-static int commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *c)
+static uint64_t end_of(const struct cfs_commit *c)
 {
-	const struct cfs_slice *s = &c->slice;
-	uint64_t end = ((uint64_t)c->indx << CFS_CHUNK_BITS) + s->pos + s->len;
-	struct cfs_usage usage = {0};
-	unsigned records = 0;
+	return ((uint64_t)c->indx << CFS_CHUNK_BITS) + c->slice.pos + c->slice.len;
+}
+
+static int check_commit(struct cfs_meta *m, const struct cfs_commit *c)
+{
 	int rc = cfs_core_check_writable(m);
 
 	if (rc)
 		return rc;
-	if ((uint64_t)s->pos + s->len > CFS_CHUNK_SIZE)
+	if ((uint64_t)c->slice.pos + c->slice.len > CFS_CHUNK_SIZE)
 		return -EINVAL;
-	if (end >= CFS_FILE_MAX)
-		return -EFBIG;
-	cfs_quotas_begin(m->quotas);
-	do
-		rc = commit_once(m, ctx, c, end, &records, &usage);
-	while (rc == -EINPROGRESS && !cfs_deadline_passed(ctx->deadline));
-	if (rc == -EINPROGRESS)
-		rc = -ETIMEDOUT;
-	cfs_quotas_end_reserved(m->quotas, ctx, c->ino, NULL, rc ? NULL : &usage);
+	return end_of(c) >= CFS_FILE_MAX ? -EFBIG : 0;
+}
+
+/* Follows cfs_quotas_begin() and the commit, whose result it returns. */
+static int commit_ended(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_commit *c,
+			const struct cfs_committed *done)
+{
+	unsigned records = done->records;
+
+	cfs_quotas_end_reserved(m->quotas, ctx, c->ino, NULL, done->err ? NULL : &done->usage);
+	if (!done->err && (records % COMPACT_EVERY == COMPACT_EVERY - 1 || records > COMPACT_LONG))
+		hint_compact(m, c->ino, c->indx, records >= COMPACT_NOW);
+	return done->err;
+}
+
+static int commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *c)
+{
+	struct cfs_committed done = {0};
+	int rc = check_commit(m, c);
+
 	if (rc)
 		return rc;
-	if (records % COMPACT_EVERY == COMPACT_EVERY - 1 || records > COMPACT_LONG)
-		hint_compact(m, c->ino, c->indx, records >= COMPACT_NOW);
-	return 0;
+	cfs_quotas_begin(m->quotas);
+	do
+		rc = commit_once(m, ctx, c, end_of(c), &done.records, &done.usage);
+	while (rc == -EINPROGRESS && !cfs_deadline_passed(ctx->deadline));
+	done.err = rc == -EINPROGRESS ? -ETIMEDOUT : rc;
+	return commit_ended(m, ctx, c, &done);
 }
 
 int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *c)
 {
 	return (int)CFS_CALL(call, m, CFS_META_OP_write, ctx, commit(m, call.ctx, c));
+}
+
+/*
+ * How many commits, from the first on, the engine may make together. Limits are judged without
+ * those before it in the group, as for commits side by side; their space is reserved.
+ */
+static size_t count_usual(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			  struct cfs_commit *const *commits, size_t n)
+{
+	size_t i;
+
+	for (i = 0; i < n && !commits[i]->repeated && !check_commit(m, commits[i]); i++)
+		if (cfs_quotas_check_end(m->quotas, ctx, commits[i]->ino, end_of(commits[i])))
+			break;
+	return i;
+}
+
+/* Returns how many have a result; -EINPROGRESS: it is still to be found. */
+static size_t commit_together(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			      struct cfs_commit *const *commits, size_t n, int *ret)
+{
+	struct cfs_committed *v = calloc(n, sizeof(*v));
+	size_t done, i;
+
+	if (!v)
+		return 0;
+	for (i = 0; i < n; i++)
+		cfs_quotas_begin(m->quotas);
+	done = m->eng->ops->commit_group(m->eng, ctx, commits, n, v);
+	for (i = 0; i < n; i++) {
+		/* An id in use: commit_slice finds out by what. */
+		if (i >= done || v[i].err == -EEXIST)
+			v[i].err = -EAGAIN;
+		else if (v[i].err == -EINPROGRESS || v[i].err == -ETIMEDOUT || v[i].err == -EIO)
+			commits[i]->repeated = true;
+		ret[i] = commit_ended(m, ctx, commits[i], &v[i]);
+	}
+	free(v);
+	return done;
+}
+
+void cfs_meta_commit_group(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			   struct cfs_commit *const *commits, size_t n, int *ret)
+{
+	size_t together = n > 1 && m->eng->ops->commit_group ? count_usual(m, ctx, commits, n) : 0;
+	bool stopped = false;
+	struct cfs_call c;
+	size_t done = 0;
+
+	if (together > 1) {
+		cfs_call_begin(&c, m, CFS_META_OP_write, ctx);
+		done = commit_together(m, c.ctx, commits, together, ret);
+		cfs_call_end(&c, 0);
+	}
+	for (size_t i = 0; i < n; i++) {
+		if (i < done && !cfs_commit_may_succeed(ret[i]))
+			continue;
+		ret[i] = stopped ? -ECANCELED : cfs_meta_commit(m, ctx, commits[i]);
+		stopped |= cfs_commit_may_succeed(ret[i]);
+	}
 }
 
 static int do_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,

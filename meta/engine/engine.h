@@ -120,6 +120,12 @@ typedef int (*cfs_engine_quota_fn)(void *arg, const struct cfs_quota *q);
 /* For an inode with a name, and for one without. */
 typedef int cfs_engine_mknod_fn(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_t ino,
 				struct cfs_entry *ret, struct cfs_usage *ret_usage);
+/* The result of one commit of a group, as commit_slice returns it. */
+struct cfs_committed {
+	int err;
+	unsigned records;
+	struct cfs_usage usage;
+};
 typedef int cfs_engine_link_fn(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_ino_t parent, const char *name,
 			       size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage);
 
@@ -258,6 +264,14 @@ struct cfs_engine_ops {
 	 */
 	int (*commit_slice)(CFS_ENG, CFS_CTX, struct cfs_commit *c, unsigned *ret_records,
 			    struct cfs_usage *ret_usage);
+	/*
+	 * Commits of several files in one exchange, none of them `repeated`; each as by
+	 * commit_slice. Returns how many, from the first on, have a result in `ret`. The others are
+	 * left to commit_slice, one by one: they were not made, or the engine has set `repeated`.
+	 * Optional: without it all are left to commit_slice.
+	 */
+	size_t (*commit_group)(CFS_ENG, CFS_CTX, struct cfs_commit *const *commits, size_t n,
+			       struct cfs_committed *ret);
 	/*
 	 * Finds the outcome of a commit whose answer was lost. 1: it was executed; 0: the metadata
 	 * has no trace of it, because it was not executed or the slice was released since.

@@ -185,36 +185,52 @@ static size_t encode_change(const struct cfs_attr_change *t, uint8_t out[CHANGE_
 	return CHANGE_BYTES;
 }
 
-/* q->resent: repeats an earlier request, whose key and token are in q. */
-static int append(struct rds_request *q, const struct cfs_ctx *ctx, struct cfs_commit *c,
-		  unsigned *ret_records, struct cfs_usage *ret_usage)
+/* The request of a commit. q->resent: an earlier one is repeated, whose key and token are in q. */
+static void put_commit(struct rds_request *q, const struct cfs_ctx *ctx, const struct cfs_commit *c)
 {
 	const struct cfs_slice *s = &c->slice;
 	uint64_t end = ((uint64_t)c->indx << CFS_CHUNK_BITS) + s->pos + s->len;
 	uint8_t record[CFS_SLICE_BYTES], change[CHANGE_BYTES];
-	uint64_t begun_ms = cfs_now_ms();
 	struct rds *rds = q->r;
 	char line[160] = "";
-	redisReply *a;
-	int r;
 
 	cfs_slice_encode(s, record);
 	if (cfs_host_changelog(rds->engine.host))
 		snprintf(line, sizeof(line), "%" PRIu64 ",%u,%u,%" PRIu64 ",%u,%lld,%ld", c->ino,
 			 c->indx, s->pos, s->id, s->len, (long long)c->mtime.tv_sec,
 			 c->mtime.tv_nsec);
-	r = rds_script(q, ctx, CFS_META_OP_write, &rds_commit_slice_lua, &a, "uub8ttssb", c->ino,
-		       (uint64_t)c->indx, record, sizeof(record), end, c->mtime, ctx->now,
-		       rds_stats(rds), line, change, encode_change(c->attrs, change));
+	rds_script_begin(q, ctx, &rds_commit_slice_lua, 9);
+	rds_words(q, "uub8ttssb", c->ino, (uint64_t)c->indx, record, sizeof(record), end, c->mtime,
+		  ctx->now, rds_stats(rds), line, change, encode_change(c->attrs, change));
+}
+
+/* The answer to a commit that was made. */
+static int take_commit(struct rds *rds, struct cfs_commit *c, const redisReply *a,
+		       unsigned *ret_records, struct cfs_usage *ret_usage)
+{
+	int r = rds_change_reply(&rds->engine, c->ino, a->element[1], a->element[2], a->element[4],
+				 &c->attr, ret_usage);
+
+	if (r)
+		return r;
+	*ret_records = (unsigned)rds_int(a->element[3]);
+	rds_commit_note(rds, c->slice.id);
+	return 0;
+}
+
+static int append(struct rds_request *q, const struct cfs_ctx *ctx, struct cfs_commit *c,
+		  unsigned *ret_records, struct cfs_usage *ret_usage)
+{
+	uint64_t begun_ms = cfs_now_ms();
+	redisReply *a;
+	int r;
+
+	put_commit(q, ctx, c);
+	r = rds_script_run(q, ctx, CFS_META_OP_write, &a);
 	if (!r)
-		r = rds_change_reply(&rds->engine, c->ino, a->element[1], a->element[2],
-				     a->element[4], &c->attr, ret_usage);
-	else if (r == -ETIMEDOUT && s->id && !q->resent)
-		rds_unknown_commit_add(rds, s->id, begun_ms, q->key, q->token);
-	if (!r) {
-		*ret_records = (unsigned)rds_int(a->element[3]);
-		rds_commit_note(rds, s->id);
-	}
+		return take_commit(q->r, c, a, ret_records, ret_usage);
+	if (r == -ETIMEDOUT && c->slice.id && !q->resent)
+		rds_unknown_commit_add(q->r, c->slice.id, begun_ms, q->key, q->token);
 	return r;
 }
 
@@ -230,6 +246,129 @@ int rds_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct 
 	r = append(&q, ctx, c, ret_records, ret_usage);
 	rds_end(&q);
 	return r;
+}
+
+/* ---- group commit ---- */
+
+/*
+ * One script for each file, all of them in a transaction: other clients see all or none. Each script
+ * has a stored answer of its own, so that what became of its commit is found out as for a single
+ * one.
+ */
+struct group {
+	struct rds_request q;	/* MULTI, the scripts, EXEC */
+	struct rds_request one; /* the script of one file */
+	struct cfs_commit *const *commits;
+	size_t n;
+	struct {
+		char key[RDS_KEY_MAX], token[17];
+	} stored[CFS_COMMITS_MAX];
+};
+
+/* slots: of the stored answers; no other group has them. */
+static void put_group(struct group *g, const struct cfs_ctx *ctx, uint64_t slots)
+{
+	size_t i;
+
+	rds_command(&g->q, "s", "MULTI");
+	for (i = 0; i < g->n; i++) {
+		g->one.slot = slots + i;
+		put_commit(&g->one, ctx, g->commits[i]);
+		rds_append(&g->q, &g->one);
+		g->q.n++;
+		memcpy(g->stored[i].key, g->one.key, sizeof(g->one.key));
+		memcpy(g->stored[i].token, g->one.token, sizeof(g->one.token));
+	}
+	rds_command(&g->q, "s", "EXEC");
+}
+
+/*
+ * The server may have made the commits, or make them yet. Each is sent again by itself, with its key
+ * and number: the server returns the stored answer, or makes it.
+ */
+static void group_unknown(struct group *g, uint64_t begun_ms)
+{
+	size_t i;
+
+	for (i = 0; i < g->n; i++) {
+		rds_unknown_commit_add(g->q.r, g->commits[i]->slice.id, begun_ms, g->stored[i].key,
+				       g->stored[i].token);
+		g->commits[i]->repeated = true;
+	}
+}
+
+/* False: a script has failed by itself, since the server does not have it, or a key is damaged. */
+static bool take_group(struct group *g, struct cfs_committed *ret)
+{
+	const redisReply *all = g->q.reply[g->q.n - 1];
+	size_t i;
+
+	if (all->type != REDIS_REPLY_ARRAY || all->elements != g->n)
+		return false;
+	for (i = 0; i < g->n; i++)
+		if (all->element[i]->type == REDIS_REPLY_ERROR)
+			return false;
+	for (i = 0; i < g->n; i++) {
+		const redisReply *a = all->element[i];
+
+		ret[i].err = rds_script_result(&g->one, a);
+		if (!ret[i].err)
+			ret[i].err = take_commit(g->q.r, g->commits[i], a, &ret[i].records,
+						 &ret[i].usage);
+	}
+	return true;
+}
+
+/* Returns how many commits have a result, as rds_op_commit_group. */
+static size_t run_group(struct group *g, const struct cfs_ctx *ctx, struct cfs_committed *ret)
+{
+	uint64_t begun_ms = cfs_now_ms(), slots = atomic_exchange(&g->q.r->group_slots, 0);
+	size_t i;
+	int r;
+
+	if (!slots)
+		slots = rds_slots(CFS_COMMITS_MAX);
+	put_group(g, ctx, slots);
+	if (g->one.failed || g->q.failed)
+		return 0;
+	r = rds_run(&g->q, ctx, CFS_META_OP_write);
+	if (!r && take_group(g, ret)) {
+		atomic_store(&g->q.r->group_slots, slots);
+		return g->n;
+	}
+	/* Such as a proxy that takes no transactions. */
+	if (r == -EACCES || r == -EIO)
+		atomic_store(&g->q.r->group_refused, true);
+	group_unknown(g, begun_ms);
+	if (r != -ETIMEDOUT)
+		return 0;
+	for (i = 0; i < g->n; i++)
+		ret[i].err = r;
+	return g->n;
+}
+
+size_t rds_op_commit_group(struct cfs_engine *e, const struct cfs_ctx *ctx,
+			   struct cfs_commit *const *commits, size_t n, struct cfs_committed *ret)
+{
+	struct group *g;
+	size_t done;
+
+	if (rds_of(e)->read_only || atomic_load(&rds_of(e)->group_refused))
+		return 0;
+	g = calloc(1, sizeof(*g));
+	if (!g)
+		return 0;
+	g->commits = commits;
+	while (g->n < n && commits[g->n]->slice.id &&
+	       !cfs_rules_record(commits[g->n]->indx, &commits[g->n]->slice))
+		g->n++;
+	rds_begin(&g->q, e);
+	rds_begin(&g->one, e);
+	done = g->n > 1 ? run_group(g, ctx, ret) : 0;
+	rds_end(&g->one);
+	rds_end(&g->q);
+	free(g);
+	return done;
 }
 
 /* Reads the current attributes: a repeated answer may be older than the cache. Returns 1. */

@@ -199,8 +199,8 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 
 #define MEMBER(member) .member = rds_op_##member,
 #define OPS                                                                                        \
-	CFS_ENGINE_OPS(MEMBER).advise = rds_op_advise, .dead_locks = rds_op_dead_locks,            \
-	.settle = rds_op_settle
+	CFS_ENGINE_OPS(MEMBER).advise = rds_op_advise, .commit_group = rds_op_commit_group,        \
+	.dead_locks = rds_op_dead_locks, .settle = rds_op_settle
 
 const struct cfs_engine_ops rds_engine = {
 	.name = "redis",

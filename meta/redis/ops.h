@@ -24,6 +24,7 @@ static inline struct cfs_ctx rds_page_ctx(void)
 #define DECLARE(member) CFS_ENGINE_DECLARE(rds_op_##member, member);
 CFS_ENGINE_OPS(DECLARE)
 DECLARE(advise)
+DECLARE(commit_group)
 DECLARE(dead_locks)
 #undef DECLARE
 

@@ -116,6 +116,8 @@ struct rds {
 	struct rds_deletions *deletions;
 	struct cfs_optimistic optimistic; /* optimistic.c */
 	atomic_bool info_refused;	  /* settle.c */
+	atomic_bool group_refused;	  /* data.c: commits are made one by one */
+	_Atomic uint64_t group_slots;	  /* data.c: of a group that was answered; 0: none */
 };
 
 static inline struct rds *rds_of(struct cfs_engine *e)
@@ -147,6 +149,7 @@ struct rds_request {
 	unsigned n_words;
 	char key[RDS_KEY_MAX], token[17]; /* key and number of its stored answer */
 	bool resent;			  /* both belong to an earlier request, which is repeated */
+	uint64_t slot;			  /* part of the key; 0: the calling thread's */
 	char small[1024];
 };
 
@@ -180,6 +183,10 @@ void rds_script_begin(struct rds_request *q, const struct cfs_ctx *ctx,
 		      const struct rds_script *script, size_t words);
 int rds_script_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 		   redisReply **ret);
+/* The result in the answer of q's script, which is not bare: as rds_script. */
+int rds_script_result(const struct rds_request *q, const redisReply *answer);
+/* n slots for scripts that are sent together: the first one. */
+uint64_t rds_slots(unsigned n);
 /* Runs a script whose answer has only the result. */
 int rds_change(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 	       const struct rds_script *script, const char *fmt, ...);

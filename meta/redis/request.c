@@ -22,6 +22,11 @@ static uint64_t slot(void)
 	return my_slot;
 }
 
+uint64_t rds_slots(unsigned n)
+{
+	return atomic_fetch_add(&last_slot, n) + 1;
+}
+
 /*
  * Each thread changes its key every KEY_MS: bare scripts overwrite the value of an existing key,
  * which costs less than setting an expiry each time. The name of the key ends with its lifetime
@@ -60,6 +65,7 @@ void rds_begin(struct rds_request *q, struct cfs_engine *e)
 	q->failed = false;
 	q->script = NULL;
 	q->resent = false;
+	q->slot = 0;
 }
 
 static void free_replies(struct rds_request *q)
@@ -466,7 +472,8 @@ static void put_write_words(struct rds_request *q, const struct cfs_ctx *ctx)
 	if (!q->resent) {
 		snprintf(q->key, sizeof(q->key),
 			 "zcachefs:done:%016" PRIx64 ":%" PRIu64 ":%" PRIu64 ":%" PRIu64,
-			 q->r->client, slot(), cfs_now_ms() / KEY_MS, kept_ms(ctx->deadline));
+			 q->r->client, q->slot ? q->slot : slot(), cfs_now_ms() / KEY_MS,
+			 kept_ms(ctx->deadline));
 		snprintf(q->token, sizeof(q->token), "%016" PRIx64,
 			 atomic_fetch_add(&q->r->last_token, 1));
 	}
@@ -503,18 +510,19 @@ int rds_script_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_me
 	rc = rds_run(q, ctx, op);
 	if (rc)
 		return rc;
-	a = q->reply[0];
-	if (q->script->bare) {
-		*ret = a;
-		return a->type != REDIS_REPLY_INTEGER || a->integer;
-	}
+	a = *ret = q->reply[0];
+	return q->script->bare ? a->type != REDIS_REPLY_INTEGER || a->integer
+			       : rds_script_result(q, a);
+}
+
+int rds_script_result(const struct rds_request *q, const redisReply *a)
+{
 	if (a->type != REDIS_REPLY_ARRAY || !a->elements ||
 	    a->element[0]->type != REDIS_REPLY_INTEGER) {
 		cfs_err("unexpected reply from the metadata server: url=%s script=%s",
 			q->r->target.where, q->script->name);
 		return -EIO;
 	}
-	*ret = a;
 	return (int)a->element[0]->integer;
 }
 

@@ -108,14 +108,14 @@ void volume_check(struct cfs_meta *m);
 void crash_child(const char *url, unsigned seed) __attribute__((noreturn));
 
 extern const struct CMUnitTest name_tests[], rename_tests[], attr_tests[], readdir_tests[],
-	data_tests[], compact_tests[], delete_tests[], xattr_tests[], lock_tests[], session_tests[],
-	quota_tests[], record_tests[], lease_tests[], crash_tests[], admin_tests[],
+	data_tests[], commit_tests[], compact_tests[], delete_tests[], xattr_tests[], lock_tests[],
+	session_tests[], quota_tests[], record_tests[], lease_tests[], crash_tests[], admin_tests[],
 	dirtimes_tests[], optimistic_tests[], permission_tests[], thread_tests[];
 extern const size_t name_test_count, rename_test_count, attr_test_count, readdir_test_count,
-	data_test_count, compact_test_count, delete_test_count, xattr_test_count, lock_test_count,
-	session_test_count, quota_test_count, record_test_count, lease_test_count, crash_test_count,
-	admin_test_count, dirtimes_test_count, optimistic_test_count, permission_test_count,
-	thread_test_count;
+	data_test_count, commit_test_count, compact_test_count, delete_test_count, xattr_test_count,
+	lock_test_count, session_test_count, quota_test_count, record_test_count, lease_test_count,
+	crash_test_count, admin_test_count, dirtimes_test_count, optimistic_test_count,
+	permission_test_count, thread_test_count;
 
 #define TEST_LIST(which, ...)                                                                      \
 	const struct CMUnitTest which##_tests[] = {__VA_ARGS__};                                   \

@@ -53,6 +53,31 @@ static void random_write(struct cfs_meta *m, cfs_ino_t ino, unsigned *seed)
 		commit_slice(m, &c, ino, (uint32_t)rand_r(seed) % 3, &s, c.now, &a);
 }
 
+/* The files of a directory that the caller has closed. */
+static void random_group(struct cfs_meta *m, cfs_ino_t dir, unsigned *seed)
+{
+	struct cfs_commit v[NAMES] = {0}, *commits[NAMES];
+	struct cfs_ctx c = as_root();
+	size_t n = 0, k;
+	int err[NAMES];
+	char name[8];
+
+	for (int i = 0; i < NAMES; i++) {
+		snprintf(name, sizeof(name), "n%d", (i + rand_r(seed)) % NAMES);
+		v[n].ino = entry_of(m, dir, name);
+		v[n].slice.pos = (uint32_t)rand_r(seed) % 100000;
+		v[n].slice.len = v[n].slice.size = 1 + (uint32_t)rand_r(seed) % 9999;
+		v[n].indx = (uint32_t)rand_r(seed) % 3;
+		v[n].mtime = c.now;
+		for (k = 0; k < n && v[k].ino != v[n].ino; k++)
+			;
+		commits[n] = &v[n];
+		if (v[n].ino && k == n && !cfs_meta_new_slice(m, &c, &v[n].slice.id))
+			n++;
+	}
+	cfs_meta_commit_group(m, &c, commits, n, err);
+}
+
 /* Errors are part of it: names are there or not, directories full or not. */
 static void random_op(struct cfs_meta *m, const cfs_ino_t dirs[3], unsigned *seed)
 {
@@ -72,7 +97,7 @@ static void random_op(struct cfs_meta *m, const cfs_ino_t dirs[3], unsigned *see
 	move.src_len = make.name_len;
 	move.dst_len = (size_t)snprintf(b, sizeof(b), "n%d", rand_r(seed) % NAMES);
 	ino = entry_of(m, d, a);
-	switch (rand_r(seed) % 10) {
+	switch (rand_r(seed) % 11) {
 	case 0:
 	case 1:
 		cfs_meta_mknod(m, &c, &make, &e);
@@ -109,6 +134,9 @@ static void random_op(struct cfs_meta *m, const cfs_ino_t dirs[3], unsigned *see
 	case 9:
 		if (ino)
 			random_write(m, ino, seed);
+		break;
+	case 10:
+		random_group(m, d, seed);
 		break;
 	}
 }

@@ -199,6 +199,7 @@ static int run(const char *only)
 		{"attributes", attr_tests, &attr_test_count},
 		{"readdir", readdir_tests, &readdir_test_count},
 		{"data", data_tests, &data_test_count},
+		{"commits", commit_tests, &commit_test_count},
 		{"compact", compact_tests, &compact_test_count},
 		{"delete", delete_tests, &delete_test_count},
 		{"xattr", xattr_tests, &xattr_test_count},

@@ -33,6 +33,11 @@ int mysql_batch_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, 
 	memset(row, 0, n * sizeof(*row));
 	r = mysql_is_multi(m, id) ? mysql_multi_run(m, id, row, n, &params)
 				  : mysql_compound_run(m, id, row, n, &params);
+	return mysql_batch_end(m, r);
+}
+
+int mysql_batch_end(struct mysql_conn *m, int r)
+{
 	if (r > 0)
 		return r;
 	/* The transaction may still be open; the next START TRANSACTION would commit it. */

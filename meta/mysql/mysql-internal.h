@@ -164,6 +164,8 @@ void mysql_bulk_drop(struct mysql_conn *m);
 enum { MYSQL_DONE = 1, MYSQL_DONE_ROW };
 int mysql_batch_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
 		    const struct sql_param *params, size_t n_params);
+/* Ends the transaction of a batch whose result is r, which it returns. */
+int mysql_batch_end(struct mysql_conn *m, int r);
 /* Reads the attributes of a row of {NODE}. */
 void mysql_node_row(const int64_t row[SQL_NODE_COLUMNS], struct cfs_attr *ret);
 /* For messages. */
@@ -218,7 +220,7 @@ void mysql_dir_changed(struct sql_db *db, cfs_ino_t ino, int done,
 	SQL_I((v)->flags), SQL_I((v)->mode), SQL_I((v)->uid), SQL_I((v)->gid), SQL_I((v)->nlink),  \
 		SQL_I((v)->length), SQL_I((v)->parent)
 
-/* names.c remove.c rename.c write.c advice.c: members of struct cfs_engine_ops */
+/* names.c remove.c rename.c write.c group.c advice.c: members of struct cfs_engine_ops */
 #define DECLARE(member) CFS_ENGINE_DECLARE(mysql_op_##member, member);
 DECLARE(advise)
 DECLARE(mknod)
@@ -228,6 +230,7 @@ DECLARE(setattr)
 DECLARE(unlink)
 DECLARE(rmdir)
 DECLARE(commit_slice)
+DECLARE(commit_group)
 #undef DECLARE
 
 /* schema.c: members of the dialect */

@@ -460,6 +460,7 @@ static const struct cfs_engine_ops engine = {
 	.close = close_engine,
 	SQL_ENGINE_OPTIMISTIC_OPS(mysql),
 	.rename = mysql_op_rename,
+	.commit_group = mysql_op_commit_group,
 };
 
 CFS_MODULE_EXPORT(&engine);

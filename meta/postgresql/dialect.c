@@ -82,8 +82,8 @@ static void reset(struct sql_conn *c, enum sql_stmt_id id)
 	struct pg_stmt *st = s->stmt[id];
 
 	for (unsigned i = 0; st->asked && i < s->n_queued; i++)
-		if (s->queue[i].id == (int)id)
-			s->queue[i].keep = false;
+		if (s->queue[i].ret == &st->result)
+			s->queue[i].ret = NULL;
 	st->asked = false;
 	PQclear(st->result);
 	st->result = NULL;

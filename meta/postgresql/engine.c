@@ -25,6 +25,7 @@ static const struct cfs_engine_ops engine = {
 	.close = pg_close,
 	SQL_ENGINE_OPTIMISTIC_OPS(pg),
 	.rename = sql_op_rename,
+	.commit_group = pg_op_commit_group,
 	.settle = pg_op_settle,
 };
 

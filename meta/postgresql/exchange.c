@@ -39,6 +39,7 @@ static const char *stmt_name(int id)
 		[PG_RMDIR_TRASH - PG_BEGIN] = "rmdir to trash",
 		[PG_COMMIT_SLICE - PG_BEGIN] = "commit slice",
 		[PG_COMMIT_ATTRS - PG_BEGIN] = "commit slice and attributes",
+		[PG_COMMIT_GROUP - PG_BEGIN] = "commit slice in a group",
 		[PG_SETATTR - PG_BEGIN] = "setattr",
 		[PG_ADVICE - PG_BEGIN] = "advice",
 	};
@@ -66,15 +67,16 @@ static int sqlstate_error(const char *state, int id)
 		{"26000", -EAGAIN}, /* no such prepared statement */
 		{"42P05", -EAGAIN}, /* there is such a prepared statement */
 		{"57014", -EAGAIN}, /* stopped: statement_timeout, or by hand */
-		{"08", -ENOTCONN},    {"57P0", -ENOTCONN}, /* shutdown, starting up, idle for too
+		{"08", -ENOTCONN},     {"57P0", -ENOTCONN}, /* shutdown, starting up, idle for too
 							      long */
 		{"25006", -ENOTCONN}, /* a standby since a failover: find the primary */
 		{"25P0", -ENOTCONN},  /* idle in transaction for too long */
 		{"53300", -ENOTCONN}, /* too many connections, at a pooler */
-		{"53100", -ENOSPC},   {"53200", -ENOMEM},  {"42501", -EACCES},
-		{"22001", -EINVAL}, /* string too long */
-		{"22003", -EINVAL}, /* a user id beyond the column's 32 bits */
-		{"22021", -EINVAL}, /* bytes that are not text */
+		{"53100", -ENOSPC},    {"53200", -ENOMEM},  {"42501", -EACCES},
+		{"22001", -EINVAL},    /* string too long */
+		{"22003", -EINVAL},    /* a user id beyond the column's 32 bits */
+		{"22021", -EINVAL},    /* bytes that are not text */
+		{"22012", PG_UNUSUAL}, /* division by zero, of a statement in a group */
 	};
 
 	if (!strcmp(state, "23505"))
@@ -87,7 +89,8 @@ static int sqlstate_error(const char *state, int id)
 
 static bool is_expected(int error)
 {
-	return error == -EAGAIN || error == -EEXIST || error == -ENOTCONN || error == -EINVAL;
+	return error == -EAGAIN || error == -EEXIST || error == -ENOTCONN || error == -EINVAL ||
+	       error == PG_UNUSUAL;
 }
 
 static void forget_named(struct pg_conn *s, const char *state, int id)
@@ -241,15 +244,20 @@ static int lost(struct pg_conn *s)
 	return -ENOTCONN;
 }
 
-static int push(struct pg_conn *s, int id, bool keep)
+static int push(struct pg_conn *s, int id, PGresult **ret)
 {
 	if (s->n_queued == PG_QUEUE_MAX)
 		return -E2BIG;
-	s->queue[s->n_queued++] = (struct pg_queued){.id = id, .keep = keep};
+	s->queue[s->n_queued++] = (struct pg_queued){.id = id, .ret = ret};
 	return 0;
 }
 
 int pg_queue(struct pg_conn *s, int id, bool keep)
+{
+	return pg_queue_to(s, id, keep ? &s->stmt[id]->result : NULL);
+}
+
+int pg_queue_to(struct pg_conn *s, int id, PGresult **ret)
 {
 	struct pg_stmt *st = s->stmt[id];
 	bool named = !atomic_load_explicit(&pg_db(s->sql.db)->unnamed, memory_order_relaxed);
@@ -272,12 +280,12 @@ int pg_queue(struct pg_conn *s, int id, bool keep)
 		if (!PQsendQueryParams(s->handle, st->text, st->n_params, st->types, st->values,
 				       st->lengths, st->formats, 1))
 			return lost(s);
-		return push(s, id, keep);
+		return push(s, id, ret);
 	}
 	if (!st->prepared) {
 		if (!PQsendPrepare(s->handle, st->name, st->text, st->n_params, st->types))
 			return lost(s);
-		r = push(s, -1, false);
+		r = push(s, -1, NULL);
 		if (r < 0)
 			return r;
 		st->prepared = true;
@@ -285,7 +293,7 @@ int pg_queue(struct pg_conn *s, int id, bool keep)
 	if (!PQsendQueryPrepared(s->handle, st->name, st->n_params, st->values, st->lengths,
 				 st->formats, 1))
 		return lost(s);
-	return push(s, id, keep);
+	return push(s, id, ret);
 }
 
 static int wait_socket(struct pg_conn *s, short events)
@@ -357,8 +365,8 @@ static int read_result(struct pg_conn *s, const struct pg_queued *q, int *ret_er
 	} else if (q->id == PG_XID && status == PGRES_TUPLES_OK) {
 		s->xid = (uint64_t)pg_int(result, 0, 0);
 		last_server = pg_int(result, 0, 1);
-	} else if (q->keep && status != PGRES_PIPELINE_ABORTED) {
-		s->stmt[q->id]->result = result;
+	} else if (q->ret && status != PGRES_PIPELINE_ABORTED) {
+		*q->ret = result;
 		result = NULL;
 	}
 	/* The statement is not prepared, although its `prepared` is set. */
@@ -418,7 +426,7 @@ int pg_run(struct pg_conn *s, const char *text)
 		if (r < 0)
 			goto out;
 	}
-	r = PQsendQueryParams(s->handle, full, 0, NULL, NULL, NULL, NULL, 1) ? push(s, -1, false)
+	r = PQsendQueryParams(s->handle, full, 0, NULL, NULL, NULL, NULL, 1) ? push(s, -1, NULL)
 									     : lost(s);
 	if (!r)
 		r = pg_exchange(s);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Commits of slices and changes of attributes, each in one statement. */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "base/log.h"
 #include "meta/postgresql/pg-internal.h"
@@ -14,7 +15,7 @@
  * $1 inode, $2 chunk, $3 record, $4 slice, $5 its size, $6 end of the written range, $7 mtime in us
  * and $8 the ns below, $9 ctime in us and $10 the ns below. Returns the inode before the change.
  */
-#define COMMIT_TEXT(condition, changes)                                                            \
+#define COMMIT_TEXT(condition, changes, bytes)                                                     \
 	"WITH n AS (SELECT n.* FROM {node} n WHERE n.inode=$1 FOR UPDATE),"                        \
 	"c AS (INSERT INTO {chunk} AS c (inode,indx,slices) SELECT $1,$2,$3 FROM n "               \
 	"WHERE n.type=1 AND (COALESCE(n.parent,0)<>0 OR n.length>=$6)" condition " "               \
@@ -23,26 +24,43 @@
 	"r AS (INSERT INTO {chunk_ref}(chunkid,size,refs) SELECT $4,$5,1 FROM c WHERE $4<>0),"     \
 	"u AS (UPDATE {node} u SET length=GREATEST(n.length,$6),mtime=$7,mtimensec=$8,ctime=$9,"   \
 	"ctimensec=$10" changes " FROM n,c WHERE u.inode=n.inode) "                                \
-	"SELECT {NODE},(SELECT bytes FROM c) FROM n"
-static const char commit_text[] = COMMIT_TEXT("", "");
+	"SELECT {NODE}," bytes " FROM n"
+#define BYTES "(SELECT bytes FROM c)"
+static const char commit_text[] = COMMIT_TEXT("", "", BYTES);
 /*
  * The same with $11 mode, $12 uid, $13 gid, $14 and $15 atime; NULL: unchanged. A change of mode of
  * a file with an ACL takes the generic transaction, which changes the ACL too.
  */
-static const char commit_attrs_text[] =
-	COMMIT_TEXT(" AND ($11 IS NULL OR COALESCE(n.access_acl_id,0)=0)",
-		    ",mode=COALESCE($11,n.mode),uid=COALESCE($12,n.uid),gid=COALESCE($13,n.gid),"
-		    "atime=COALESCE($14,n.atime),atimensec=COALESCE($15,n.atimensec)");
+#define COMMIT_ATTRS_TEXT(bytes)                                                                   \
+	COMMIT_TEXT(" AND ($11 IS NULL OR COALESCE(n.access_acl_id,0)=0)",                         \
+		    ",mode=COALESCE($11,n.mode),uid=COALESCE($12,n.uid),gid=COALESCE($13,n.gid),"  \
+		    "atime=COALESCE($14,n.atime),atimensec=COALESCE($15,n.atimensec)",             \
+		    bytes)
+static const char commit_attrs_text[] = COMMIT_ATTRS_TEXT(BYTES);
+/*
+ * In a group a file that would take the generic transaction makes all statements fail, by a division
+ * by zero: those behind it must not be carried out before it.
+ */
+static const char commit_group_text[] = COMMIT_ATTRS_TEXT("COALESCE(" BYTES ",1/(n.type-1))");
 
-static int commit_execute(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_commit *k,
-			  enum pg_stmt_id id)
+static const char *commit_text_of(enum pg_stmt_id id)
+{
+	return id == PG_COMMIT_SLICE   ? commit_text
+	       : id == PG_COMMIT_ATTRS ? commit_attrs_text
+				       : commit_group_text;
+}
+
+/* ret: the statement is queued, and its rows go there. NULL: pg_execute. */
+static int put_commit(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_commit *k,
+		      enum pg_stmt_id id, PGresult **ret)
 {
 	static const struct cfs_attr_change none;
 	const struct cfs_attr_change *t = k->attrs ? k->attrs : &none;
 	const struct cfs_slice *s = &k->slice;
 	uint64_t end = ((uint64_t)k->indx << CFS_CHUNK_BITS) + s->pos + s->len;
+	size_t n = id == PG_COMMIT_SLICE ? 10 : 15;
 	uint8_t record[CFS_SLICE_BYTES];
-	struct sql_param params[] = {
+	struct sql_param params[15] = {
 		SQL_I(k->ino),
 		SQL_I(k->indx),
 		SQL_B(record, sizeof(record)),
@@ -60,45 +78,55 @@ static int commit_execute(struct sql_conn *c, const struct cfs_ctx *ctx, const s
 		SQL_I(sql_sub_us(t->atime)),
 	};
 
+	int r;
+
 	cfs_slice_encode(s, record);
-	if (id == PG_COMMIT_SLICE)
-		return pg_execute(c, id, commit_text, params, 10);
 	params[10].null = !(t->set & CFS_SET_MODE);
 	params[11].null = !(t->set & CFS_SET_UID);
 	params[12].null = !(t->set & CFS_SET_GID);
 	params[13].null = params[14].null = !(t->set & CFS_SET_ATIME);
-	return pg_execute(c, id, commit_attrs_text, params, CFS_ARRAY_SIZE(params));
+	if (!ret)
+		return pg_execute(c, id, commit_text_of(id), params, n);
+	r = pg_open_stmt(c, id, commit_text_of(id), params, n);
+	return r ? r : pg_queue_to(pg_conn(c), id, ret);
 }
 
-static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+static void node_of(const PGresult *v, struct cfs_attr *ret)
 {
-	struct sql_commit *a = arg;
+	*ret = (struct cfs_attr){
+		.type = (uint8_t)pg_int(v, 0, 0),
+		.flags = (uint8_t)pg_int(v, 0, 1),
+		.mode = (uint16_t)pg_int(v, 0, 2),
+		.uid = (uint32_t)pg_int(v, 0, 3),
+		.gid = (uint32_t)pg_int(v, 0, 4),
+		.atime = sql_time(pg_int(v, 0, 5), pg_int(v, 0, 8)),
+		.mtime = sql_time(pg_int(v, 0, 6), pg_int(v, 0, 9)),
+		.ctime = sql_time(pg_int(v, 0, 7), pg_int(v, 0, 10)),
+		.nlink = (uint32_t)pg_int(v, 0, 11),
+		.length = (uint64_t)pg_int(v, 0, 12),
+		.rdev = (uint32_t)pg_int(v, 0, 13),
+		.parent = (cfs_ino_t)pg_int(v, 0, 14),
+		.access_acl = (uint32_t)pg_int(v, 0, 15),
+		.default_acl = (uint32_t)pg_int(v, 0, 16),
+		.tier = (uint8_t)pg_int(v, 0, 17),
+	};
+}
+
+/* The outcome of a commit by the row that its statement has returned. */
+static int take_commit(struct sql_conn *c, const struct cfs_ctx *ctx, struct sql_commit *a,
+		       const PGresult *v)
+{
 	const struct cfs_commit *req = a->req;
-	enum pg_stmt_id id = req->attrs ? PG_COMMIT_ATTRS : PG_COMMIT_SLICE;
 	uint64_t end = ((uint64_t)req->indx << CFS_CHUNK_BITS) + req->slice.pos + req->slice.len;
 	uint64_t old_length;
-	bool found;
 	int r;
 
-	r = sql_prepare_commit(c, a);
-	if (r < 0)
-		return r;
-	r = commit_execute(c, ctx, req, id);
-	if (r == -EEXIST)
-		return sql_slice_in_use(req);
-	if (r < 0)
-		return r;
-	found = PQntuples(pg_result(c, id)) > 0;
-	if (found) {
-		sql_node_columns(c, (enum sql_stmt_id)id, 0, &a->attr);
-		a->records =
-			(unsigned)pg_int(pg_result(c, id), 0, SQL_NODE_COLUMNS) / CFS_SLICE_BYTES;
-	}
-	pg_close_stmt(c, id);
-	if (!found)
+	if (PQntuples(v) == 0)
 		return -ENOENT;
+	node_of(v, &a->attr);
 	if (a->attr.type != CFS_TYPE_FILE)
 		return -EPERM;
+	a->records = (unsigned)pg_int(v, 0, SQL_NODE_COLUMNS) / CFS_SLICE_BYTES;
 	old_length = a->attr.length;
 	if (!a->records)
 		return PG_UNUSUAL; /* nothing was written */
@@ -113,6 +141,36 @@ static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		cfs_warn("statistics of directories miss a write, 'cachefs fsck --repair' counts "
 			 "it: inode=%llu error=%s",
 			 (unsigned long long)req->ino, cfs_errname(r));
+	return 0;
+}
+
+static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct sql_commit *a = arg;
+	const struct cfs_commit *req = a->req;
+	enum pg_stmt_id id = req->attrs ? PG_COMMIT_ATTRS : PG_COMMIT_SLICE;
+	int r;
+
+	r = sql_prepare_commit(c, a);
+	if (r < 0)
+		return r;
+	r = put_commit(c, ctx, req, id, NULL);
+	if (r == -EEXIST)
+		return sql_slice_in_use(req);
+	if (r < 0)
+		return r;
+	r = take_commit(c, ctx, a, pg_result(c, id));
+	pg_close_stmt(c, id);
+	return r;
+}
+
+static int committed(struct cfs_engine *e, const struct sql_commit *a, unsigned *ret_records,
+		     struct cfs_usage *ret_usage)
+{
+	cfs_optimistic_file_changed(sql_db(e)->optimistic, a->req->ino, &a->attr);
+	a->req->attr = a->attr;
+	*ret_records = a->records;
+	*ret_usage = a->usage;
 	return 0;
 }
 
@@ -131,11 +189,55 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 		return sql_op_commit_slice(e, ctx, c, ret_records, ret_usage);
 	if (r < 0)
 		return r; /* the caller asks find_commit after PG_UNKNOWN */
-	cfs_optimistic_file_changed(sql_db(e)->optimistic, c->ino, &a.attr);
-	c->attr = a.attr;
-	*ret_records = a.records;
-	*ret_usage = a.usage;
-	return 0;
+	return committed(e, &a, ret_records, ret_usage);
+}
+
+/* ---- group commit ---- */
+
+/*
+ * One statement for each file. Statements between two Syncs are one transaction: other clients see
+ * all or none.
+ */
+static int commit_each(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct sql_group *g = arg;
+	PGresult *rows[CFS_COMMITS_MAX] = {NULL};
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i < g->n && !r; i++)
+		r = put_commit(c, ctx, g->v[i].req, PG_COMMIT_GROUP, &rows[i]);
+	if (r) {
+		/* The server carries nothing out before a Sync. */
+		c->broken = true;
+		pg_conn(c)->n_queued = 0;
+		goto out;
+	}
+	r = pg_exchange(pg_conn(c));
+	if (r == -ENOTCONN) {
+		c->unknown = true;
+		r = PG_UNKNOWN;
+	}
+	/* None was made. One by one they have fewer locks at a time. */
+	if (r == -EAGAIN)
+		r = PG_UNUSUAL;
+	for (i = 0; i < g->n && !r; i++)
+		g->err[i] = rows[i] ? take_commit(c, ctx, &g->v[i], rows[i]) : -EIO;
+out:
+	for (i = 0; i < g->n; i++)
+		PQclear(rows[i]);
+	return r;
+}
+
+static int run_group(struct sql_db *db, const struct cfs_ctx *ctx, struct sql_group *g)
+{
+	return sql_read(db, ctx, CFS_META_OP_write, commit_each, g);
+}
+
+size_t pg_op_commit_group(struct cfs_engine *e, const struct cfs_ctx *ctx,
+			  struct cfs_commit *const *commits, size_t n, struct cfs_committed *ret)
+{
+	return sql_commit_group(e, ctx, commits, n, ret, run_group);
 }
 
 /* ---- attributes ---- */

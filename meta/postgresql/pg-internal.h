@@ -47,6 +47,7 @@ enum pg_stmt_id {
 	PG_RMDIR_TRASH,
 	PG_COMMIT_SLICE,
 	PG_COMMIT_ATTRS,
+	PG_COMMIT_GROUP,
 	PG_SETATTR,
 	PG_ADVICE,
 	PG_STMT_COUNT,
@@ -67,8 +68,8 @@ struct pg_stmt {
 
 /* The entries of the queue, in the order of their results. */
 struct pg_queued {
-	int id;	   /* enum sql_stmt_id or pg_stmt_id; -1: a Parse message */
-	bool keep; /* the result goes to pg_stmt.result */
+	int id;		/* enum sql_stmt_id or pg_stmt_id; -1: a Parse message */
+	PGresult **ret; /* the result goes here; NULL: it is dropped */
 };
 
 struct pg_conn {
@@ -119,6 +120,8 @@ int pg_prepare(struct pg_conn *s, int id, const char *text);
 void pg_free_stmt(struct pg_stmt *st);
 /* Queues a statement with the parameters bound to it. keep: its result goes to stmt->result. */
 int pg_queue(struct pg_conn *s, int id, bool keep);
+/* The same; the result goes to *ret. */
+int pg_queue_to(struct pg_conn *s, int id, PGresult **ret);
 /* Sends the queue and reads all results. Returns the first error, in the order of statements. */
 int pg_exchange(struct pg_conn *s);
 /* Runs a text without parameters, whose words in braces are expanded; drops the result. */
@@ -201,6 +204,7 @@ DECLARE(link)
 DECLARE(unlink)
 DECLARE(rmdir)
 DECLARE(commit_slice)
+DECLARE(commit_group)
 DECLARE(setattr)
 #undef DECLARE
 

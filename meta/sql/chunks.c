@@ -428,6 +428,90 @@ int sql_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs
 	return 0;
 }
 
+/* ---- group commit ---- */
+
+/* How many commits, from the first on, are of files on which the engine's own statement works. */
+static size_t count_usual(struct sql_db *db, struct cfs_commit *const *commits, size_t n)
+{
+	struct cfs_attr attr;
+	size_t i;
+
+	for (i = 0; i < n && !cfs_rules_record(commits[i]->indx, &commits[i]->slice); i++) {
+		if (!db->optimistic)
+			continue;
+		if (!commits[i]->slice.id ||
+		    !cfs_optimistic_file_attr(db->optimistic, commits[i]->ino, &attr) ||
+		    !attr.parent || attr.access_acl)
+			break;
+		commits[i]->known_length = attr.length;
+	}
+	return i;
+}
+
+size_t sql_commit_group(struct cfs_engine *e, const struct cfs_ctx *ctx,
+			struct cfs_commit *const *commits, size_t n, struct cfs_committed *ret,
+			sql_group_fn run)
+{
+	struct sql_db *db = sql_db(e);
+	struct sql_group *g;
+	bool unsure;
+	size_t i;
+	int r;
+
+	n = db->optimistic && cfs_host_changelog(e->host) ? 0 : count_usual(db, commits, n);
+	g = n > 1 ? calloc(1, sizeof(*g)) : NULL;
+	if (!g)
+		return 0;
+	g->n = n;
+	for (i = 0; i < n; i++)
+		g->v[i].req = commits[i];
+	r = run(db, ctx, g);
+	unsure = r == -EINPROGRESS || r == -ETIMEDOUT || r == -EIO;
+	for (i = 0; i < n; i++) {
+		ret[i].err = unsure ? r : g->err[i];
+		if (r || ret[i].err)
+			continue;
+		if (db->optimistic)
+			cfs_optimistic_file_changed(db->optimistic, commits[i]->ino, &g->v[i].attr);
+		commits[i]->attr = g->v[i].attr;
+		ret[i].records = g->v[i].records;
+		ret[i].usage = g->v[i].usage;
+	}
+	free(g);
+	return r && !unsure ? 0 : n;
+}
+
+/* A file that is gone or none has changed nothing; any other error ends the transaction. */
+static int commit_each(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct sql_group *g = arg;
+	int r = 0;
+
+	for (size_t i = 0; i < g->n && r >= 0; i++) {
+		struct change a = {.ino = g->v[i].req->ino, .commit = g->v[i].req};
+
+		r = commit_slice(c, ctx, &a);
+		g->err[i] = r < 0 ? r : 0;
+		if (r == -ENOENT || r == -EPERM)
+			r = 0;
+		g->v[i].attr = a.attr;
+		g->v[i].records = a.records;
+		g->v[i].usage = a.usage;
+	}
+	return r < 0 ? r : 0;
+}
+
+static int run_txn(struct sql_db *db, const struct cfs_ctx *ctx, struct sql_group *g)
+{
+	return sql_txn(db, ctx, CFS_META_OP_write, commit_each, g);
+}
+
+size_t sql_op_commit_group(struct cfs_engine *e, const struct cfs_ctx *ctx,
+			   struct cfs_commit *const *commits, size_t n, struct cfs_committed *ret)
+{
+	return sql_commit_group(e, ctx, commits, n, ret, run_txn);
+}
+
 struct zeroing {
 	struct sql_conn *c;
 	cfs_ino_t ino;

@@ -15,6 +15,7 @@
 #define DECLARE(member) CFS_ENGINE_DECLARE(sql_op_##member, member);
 CFS_ENGINE_OPS(DECLARE)
 DECLARE(sync)
+DECLARE(commit_group)
 #undef DECLARE
 
 /* commit_slice, except that an existing slice is just -EEXIST: see sql_slice_in_use. */
@@ -109,6 +110,23 @@ struct sql_commit {
 };
 /* Fills req->known_length, from the cache if possible. Called before the statement. */
 int sql_prepare_commit(struct sql_conn *c, struct sql_commit *a);
+/* The commits of a group, of different files, and their results: err[i], and v[i] without error. */
+struct sql_group {
+	size_t n;
+	struct sql_commit v[CFS_COMMITS_MAX];
+	int err[CFS_COMMITS_MAX];
+};
+/*
+ * Makes the commits in one transaction. 0: each has its result. -EINPROGRESS, -ETIMEDOUT, -EIO: they
+ * may have been made. Other values: none was made.
+ */
+typedef int (*sql_group_fn)(struct sql_db *db, CFS_CTX, struct sql_group *g);
+/*
+ * The member commit_group by `run`. An engine with optimistic operations gets files with one name and
+ * no ACL whose attributes are in its cache; it counts no usage for other ones.
+ */
+size_t sql_commit_group(CFS_ENG, CFS_CTX, struct cfs_commit *const *commits, size_t n,
+			struct cfs_committed *ret, sql_group_fn run);
 /* Appends encoded records to a chunk list; creates a missing list. */
 int sql_append_records(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, const void *records,
 		       size_t bytes);

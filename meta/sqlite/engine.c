@@ -10,4 +10,5 @@ const struct cfs_engine_ops cfs_engine_sqlite = {
 	.advise = sqlite_op_advise,
 	.room = sqlite_op_room,
 	SQL_ENGINE_OPS,
+	.commit_group = sql_op_commit_group,
 };

@@ -270,8 +270,7 @@ static void group_with(cfs_ino_t d, cfs_ino_t (*odd)(cfs_ino_t, struct cfs_commi
 	if (v[place].attrs)
 		assert_int_equal(attr_of(v[place].ino).mode, 0604);
 	if (want == -EDQUOT) {
-		OK(vol.m->eng->ops->del_quota(vol.m->eng, &c, CFS_QUOTA_DIR,
-					      find(dir, "small")));
+		OK(vol.m->eng->ops->del_quota(vol.m->eng, &c, CFS_QUOTA_DIR, find(dir, "small")));
 		OK(cfs_quotas_load(vol.m->quotas, &c));
 	}
 }

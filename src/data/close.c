@@ -43,6 +43,12 @@ void cfs_closing_release(struct cfs_file *f)
 
 /* ---- turns ---- */
 
+static void release(struct cfs_file *f)
+{
+	cfs_closing_release(f);
+	cfs_file_kick(f);
+}
+
 /* True when nothing of the file is left to wait for. */
 static bool take_turn(struct cfs_closing *c)
 {
@@ -57,15 +63,84 @@ static bool take_turn(struct cfs_closing *c)
 		c->err = -EIO;
 		ended = true;
 	}
-	cfs_closing_release(f);
-	if (ended) {
-		if (!c->err && f->err_seq != c->err_seq)
-			c->err = f->errs[(f->err_seq - 1) % CFS_FILE_ERRORS];
-	}
-	if (s)
-		cfs_file_kick(f);
+	if (ended && !c->err && f->err_seq != c->err_seq)
+		c->err = f->errs[(f->err_seq - 1) % CFS_FILE_ERRORS];
+	if (ended)
+		release(f);
 	pthread_mutex_unlock(&f->lock);
 	return ended;
+}
+
+/* ---- group commit ---- */
+
+/*
+ * The files at the front of the queue whose data is stored. There is no timer: a file that is alone
+ * is committed at once, and those that get ready meanwhile are the next group.
+ */
+struct group {
+	struct cfs_job job;
+	struct cfs_data *data;
+	size_t n;
+	struct cfs_group_commit v[CFS_COMMITS_MAX];
+};
+
+static void group_job(struct cfs_job *job)
+{
+	struct group *g = caa_container_of(job, struct group, job);
+
+	cfs_group_commit(g->data, g->v, g->n);
+	free(g);
+}
+
+/* Called by the thread that advances: no other thread removes files from the queue. */
+static size_t front(struct cfs_closing_queue *q, struct cfs_closing *ret[CFS_COMMITS_MAX])
+{
+	struct cfs_closing *c;
+	size_t n = 0;
+
+	pthread_mutex_lock(&q->lock);
+	for (c = TAILQ_FIRST(&q->files); c && n < CFS_COMMITS_MAX; c = TAILQ_NEXT(c, in_queue))
+		ret[n++] = c;
+	pthread_mutex_unlock(&q->lock);
+	return n;
+}
+
+static bool take(struct cfs_closing *c, struct cfs_group_commit *ret)
+{
+	bool taken;
+
+	pthread_mutex_lock(&c->file->lock);
+	taken = cfs_group_take(c->file, c->last, ret);
+	pthread_mutex_unlock(&c->file->lock);
+	return taken;
+}
+
+/* False: the first file is to be committed alone. */
+static bool begin_group(struct cfs_data *d)
+{
+	struct cfs_closing *files[CFS_COMMITS_MAX];
+	size_t n = front(&d->closing, files), i;
+	struct group *g = n > 1 ? calloc(1, sizeof(*g)) : NULL;
+
+	if (!g)
+		return false;
+	g->data = d;
+	g->job.run = group_job;
+	while (g->n < n && take(files[g->n], &g->v[g->n]))
+		g->n++;
+	if (g->n > 1 && cfs_workers_try_submit(d->flushers, &g->job) == 0)
+		return true;
+	for (i = 0; i < g->n; i++)
+		cfs_group_return(&g->v[i]);
+	free(g);
+	return false;
+}
+
+static void commit_alone(struct cfs_closing *c)
+{
+	pthread_mutex_lock(&c->file->lock);
+	release(c->file);
+	pthread_mutex_unlock(&c->file->lock);
 }
 
 /* Until an error is told, flushes of the file find it in f->closing. */
@@ -109,6 +184,8 @@ void cfs_closing_advance(struct cfs_data *d)
 			pthread_mutex_lock(&q->lock);
 			q->again = true;
 		} else {
+			if (!begin_group(d))
+				commit_alone(c);
 			pthread_mutex_lock(&q->lock);
 		}
 		q->advancing = false;

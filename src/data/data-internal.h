@@ -96,7 +96,7 @@ struct cfs_data {
 
 	_Atomic uint64_t stored_ms; /* when a block was last stored */
 	_Atomic uint64_t n_files, n_slices, dirty_bytes, lost_bytes, lost_files;
-	_Atomic uint64_t commits, commit_errors, readahead_bytes, compactions;
+	_Atomic uint64_t commits, grouped_commits, commit_errors, readahead_bytes, compactions;
 	_Atomic uint64_t changed_files;
 	_Atomic uint64_t prefetches_declined;
 	_Atomic uint64_t ahead_fetched_files, ahead_used_files, ahead_wasted_files;
@@ -361,6 +361,24 @@ void cfs_chunk_kick(struct cfs_chunk *c);
 /* Commits the slices that are ready; the caller has set committing and holds a reference to the
  * file. Called without locks. */
 void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline);
+/* The commit of a file in a group; slice and commit are undefined until it is taken. */
+struct cfs_group_commit {
+	struct cfs_wslice *slice;
+	struct cfs_commit commit;
+	struct cfs_attr_change attrs;
+};
+/*
+ * True when all that is left of the file's slices up to number `last` is one commit like most: its
+ * commit begins, which cfs_group_commit() makes or cfs_group_return() undoes. The file is
+ * referenced until then.
+ */
+bool cfs_group_take(struct cfs_file *f, uint64_t last, struct cfs_group_commit *ret);
+/* Called without locks. */
+void cfs_group_return(struct cfs_group_commit *g);
+/*
+ * Makes the commits of n closed files, at most CFS_COMMITS_MAX, in this order. Called without locks.
+ */
+void cfs_group_commit(struct cfs_data *d, struct cfs_group_commit *v, size_t n);
 /* Kicks every slice and chunk that is due. */
 void cfs_file_kick(struct cfs_file *f);
 void cfs_file_freeze(struct cfs_file *f);

@@ -50,6 +50,8 @@ static const struct cfs_metric metrics[] = {
 	M("data_lost_files_total", "Files that lost data in this way", lost_files),
 	M("data_open_slices", "Slices being written", n_slices),
 	M("data_commits_total", "Slices recorded in the metadata", commits),
+	M("data_grouped_commits_total", "Those of closed files that were recorded in groups",
+	  grouped_commits),
 	M("data_commit_errors_total", "Slices that could not be recorded", commit_errors),
 	M("data_readahead_bytes_total", "Data fetched ahead of reads", readahead_bytes),
 	R("data_ahead_bytes", "Data fetched of files that are not opened yet", cfs_ahead_waiting),

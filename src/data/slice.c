@@ -485,23 +485,6 @@ static bool unsure(int err)
 	return err == -EIO || err == -ETIMEDOUT;
 }
 
-static bool worth_retry(int err)
-{
-	switch (err) {
-	case -ENOSPC:
-	case -EDQUOT:
-	case -ENOENT:
-	case -EFBIG:
-	case -EROFS:
-	case -EPERM:
-	case -EACCES:
-	case -EINVAL:
-		return false;
-	default:
-		return true;
-	}
-}
-
 /* Other hosts may have removed the blocks, as those of no file, while this one was suspended. */
 static int check_age(const struct cfs_wslice *s, uint64_t slice, cfs_deadline_t deadline,
 		     bool *ret_gone)
@@ -603,19 +586,82 @@ static void drop_slice(struct cfs_wslice *s, int err)
 	cfs_file_compute_length(f);
 }
 
+/* ---- what follows a commit ---- */
+
+/* Called without locks. True: the commit is made again, by a worker or by the next flush. */
+static bool repeat_commit(struct cfs_wslice *s, int err)
+{
+	struct cfs_chunk *c = s->chunk;
+	struct cfs_file *f = c->file;
+
+	if (!cfs_commit_may_succeed(err))
+		return false;
+	if (!c->attempt++)
+		c->give_up = cfs_deadline_in(f->data->conf.io_timeout_ms);
+	if (cfs_deadline_passed(c->give_up))
+		return false;
+	pthread_mutex_lock(&f->lock);
+	/* A failed sync stays failed; staged bytes are still there. */
+	s->moment = cfs_store_moment(f->data->conf.store);
+	if (!submit_commit(c))
+		cfs_warn("commit failed, the next flush repeats it: inode=%llu",
+			 (unsigned long long)f->node.key);
+	pthread_mutex_unlock(&f->lock);
+	return true;
+}
+
+/* Called without locks. named: an attempt may have appended the record. */
+static void give_up_commit(const struct cfs_commit *commit, struct cfs_data *d, int err, bool named)
+{
+	if (err == -ENOENT)
+		cfs_info("slice not committed, its file was removed: inode=%llu slice=%llu",
+			 (unsigned long long)commit->ino, (unsigned long long)commit->slice.id);
+	else
+		cfs_err("slice not committed, its bytes are lost: inode=%llu chunk=%u slice=%llu "
+			"error=%s",
+			(unsigned long long)commit->ino, commit->indx,
+			(unsigned long long)commit->slice.id, cfs_errname(err));
+	if (!named)
+		cfs_meta_discard_slice(d->conf.meta, commit->slice.id, commit->slice.size);
+}
+
+/* Called with the file's lock. Frees s. */
+static void end_commit(struct cfs_wslice *s, const struct cfs_commit *commit, int err)
+{
+	struct cfs_chunk *c = s->chunk;
+	struct cfs_file *f = c->file;
+	bool waited = f->carrying || f->waiting.change.set;
+
+	c->attempt = 0;
+	c->repeated = false;
+	cfs_attrs_end(s, !err);
+	if (err) {
+		drop_slice(s, err);
+	} else {
+		/* Others may have changed the list between the commit and its answer. */
+		if (commit->repeated)
+			cfs_chunk_drop(c);
+		else
+			cfs_chunk_append(c, &commit->slice);
+		slice_free(s);
+		cfs_file_changed(f, &commit->attr);
+		atomic_fetch_add(&f->data->commits, 1);
+	}
+	if (waited)
+		cfs_file_kick(f);
+}
+
 void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 {
 	struct cfs_file *f = c->file;
 	struct cfs_data *d = f->data;
 	struct cfs_wslice *s;
-	bool waited;
 
 	pthread_mutex_lock(&f->lock);
 	while ((s = TAILQ_FIRST(&c->pending)) && slice_ready(s) && !s->held) {
 		bool covers = covers_stored(s), lost = false;
 		struct cfs_attr_change attrs;
 		struct cfs_commit commit;
-		struct cfs_slice rec;
 		uint64_t moment = s->moment;
 		int err = s->err;
 
@@ -629,79 +675,129 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 		if (!err)
 			cfs_attrs_begin(s);
 		commit = commit_of(s, &attrs);
-		rec = commit.slice;
 		pthread_mutex_unlock(&f->lock);
 		if (!err) {
-			cfs_file_await_commit(f, rec.id);
+			cfs_file_await_commit(f, commit.slice.id);
 			if (covers) {
 				err = cfs_store_sync_since(d->conf.store, moment, deadline);
-				lost = cfs_store_is_suspect(d->conf.store, rec.id);
+				lost = cfs_store_is_suspect(d->conf.store, commit.slice.id);
 			}
 			/* No later sync makes a suspect durable: another try is of no use. */
 			if (lost)
 				err = -EIO;
 			/* An earlier attempt may have named them: then cfs_meta_commit() asks. */
 			if (!err && !c->repeated)
-				err = check_age(s, rec.id, deadline, &lost);
+				err = check_age(s, commit.slice.id, deadline, &lost);
 			if (!err)
 				err = commit_record(s, &commit, deadline);
 			cfs_activity_wait_end();
-			if (err && !lost && worth_retry(err)) {
-				if (!c->attempt++)
-					c->give_up = cfs_deadline_in(d->conf.io_timeout_ms);
-				if (!cfs_deadline_passed(c->give_up)) {
-					pthread_mutex_lock(&f->lock);
-					/*
-					 * A failed sync stays failed; staged bytes are still there.
-					 */
-					s->moment = cfs_store_moment(d->conf.store);
-					if (!submit_commit(c))
-						cfs_warn(
-							"commit failed, the next flush repeats it: "
-							"inode=%llu",
-							(unsigned long long)f->node.key);
-					pthread_mutex_unlock(&f->lock);
-					return;
-				}
-			}
-			if (err == -ENOENT)
-				cfs_info("slice not committed, its file was removed: inode=%llu "
-					 "slice=%llu",
-					 (unsigned long long)f->node.key,
-					 (unsigned long long)rec.id);
-			else if (err)
-				cfs_err("slice not committed, its bytes are lost: inode=%llu "
-					"chunk=%u slice=%llu error=%s",
-					(unsigned long long)f->node.key, c->indx,
-					(unsigned long long)rec.id, cfs_errname(err));
-			/* A slice that was lost before any attempt is in no record. */
-			if (err && (!unsure(err) || (lost && !c->repeated)))
-				cfs_meta_discard_slice(d->conf.meta, rec.id, rec.size);
-		} else if (rec.id) {
-			cfs_meta_discard_slice(d->conf.meta, rec.id, rec.size);
+			if (err && !lost && repeat_commit(s, err))
+				return;
+			if (err)
+				/* A slice that was lost before any attempt is in no record. */
+				give_up_commit(&commit, d, err,
+					       unsure(err) && (!lost || c->repeated));
+		} else if (commit.slice.id) {
+			cfs_meta_discard_slice(d->conf.meta, commit.slice.id, commit.slice.size);
 		}
 		pthread_mutex_lock(&f->lock);
-		c->attempt = 0;
-		c->repeated = false;
-		waited = f->carrying || f->waiting.change.set;
-		cfs_attrs_end(s, !err);
-		if (err) {
-			drop_slice(s, err);
-		} else {
-			/* Others may have changed the list between the commit and its answer. */
-			if (commit.repeated)
-				cfs_chunk_drop(c);
-			else
-				cfs_chunk_append(c, &rec);
-			slice_free(s);
-			cfs_file_changed(f, &commit.attr);
-			atomic_fetch_add(&d->commits, 1);
-		}
-		if (waited)
-			cfs_file_kick(f);
+		end_commit(s, &commit, err);
 	}
 	c->committing = false;
 	pthread_mutex_unlock(&f->lock);
 	cfs_file_list_dirty(f);
+	cfs_closing_advance(d);
+}
+
+/* ---- group commit ---- */
+
+bool cfs_group_take(struct cfs_file *f, uint64_t last, struct cfs_group_commit *ret)
+{
+	struct cfs_wslice *s = TAILQ_FIRST(&f->slices), *next = s ? TAILQ_NEXT(s, in_file) : NULL;
+	struct cfs_chunk *c = s ? s->chunk : NULL;
+
+	if (!s || s->seq > last || (next && next->seq <= last) || !slice_ready(s) || s->err ||
+	    !s->len || c->committing || c->attempt || c->repeated || f->settling ||
+	    cfs_gc_may_remove(s->born_boot_ms) || covers_stored(s) ||
+	    (!s->sent && !cfs_attrs_may_commit(f)))
+		return false;
+	cfs_attrs_begin(s);
+	c->committing = true;
+	cfs_file_ref(f);
+	ret->slice = s;
+	ret->commit = commit_of(s, &ret->attrs);
+	ret->commit.is_stored = is_stored;
+	ret->commit.arg = s;
+	return true;
+}
+
+void cfs_group_return(struct cfs_group_commit *g)
+{
+	struct cfs_file *f = g->slice->file;
+
+	pthread_mutex_lock(&f->lock);
+	g->slice->chunk->committing = false;
+	cfs_chunk_kick(g->slice->chunk);
+	pthread_mutex_unlock(&f->lock);
+	cfs_file_unref(f);
+}
+
+static void end_of_group(struct cfs_group_commit *g, int err)
+{
+	struct cfs_wslice *s = g->slice;
+	struct cfs_chunk *c = s->chunk;
+	struct cfs_file *f = s->file;
+
+	if (err) {
+		pthread_mutex_lock(&f->lock);
+		c->repeated = g->commit.repeated;
+		c->known_length = g->commit.known_length;
+		/* Those before it have ended. */
+		if (err != -ECANCELED)
+			cfs_closing_release(f);
+		pthread_mutex_unlock(&f->lock);
+	}
+	if (err == -ECANCELED) {
+		cfs_group_return(g);
+		return;
+	}
+	if (err && repeat_commit(s, err)) {
+		cfs_file_unref(f);
+		return;
+	}
+	if (err)
+		give_up_commit(&g->commit, f->data, err, unsure(err));
+	else
+		atomic_fetch_add(&f->data->grouped_commits, 1);
+	pthread_mutex_lock(&f->lock);
+	end_commit(s, &g->commit, err);
+	c->committing = false;
+	cfs_chunk_kick(c);
+	pthread_mutex_unlock(&f->lock);
+	cfs_file_list_dirty(f);
+	cfs_file_unref(f);
+}
+
+void cfs_group_commit(struct cfs_data *d, struct cfs_group_commit *v, size_t n)
+{
+	struct cfs_commit *commits[CFS_COMMITS_MAX];
+	struct cfs_ctx ctx = cfs_ctx_internal(0);
+	int err[CFS_COMMITS_MAX];
+	bool aged = false;
+	size_t i;
+
+	for (i = 0; i < n; i++) {
+		commits[i] = &v[i].commit;
+		err[i] = -ECANCELED;
+		aged |= cfs_gc_may_remove(v[i].slice->born_boot_ms);
+	}
+	ctx.deadline = cfs_deadline_in(d->conf.io_timeout_ms);
+	cfs_file_await_commit(v->slice->file, v->commit.slice.id);
+	/* Each of them is looked at before it is committed, alone. */
+	if (!aged)
+		cfs_meta_commit_group(d->conf.meta, &ctx, commits, n, err);
+	cfs_activity_wait_end();
+	for (i = 0; i < n; i++)
+		end_of_group(&v[i], err[i]);
 	cfs_closing_advance(d);
 }

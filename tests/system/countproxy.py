@@ -14,7 +14,8 @@ class CountingProxy:
     """Between a client and 127.0.0.1:port; .port is its own.
 
     A turn is what a client sends, in however many packets, before it hears from the server again.
-    delay_s: each packet is held back as long, both ways. cut(): every connection ends at once.
+    delay_s: each packet is held back as long, both ways. paused: none goes on.
+    pause_at: it is with turn number so. cut(): every connection ends at once.
     cut_after(n): after n more turns, and no other is taken until go_on().
     lose(n, answered): the connection of the n-th turn from then on ends before the server gets it, or
     after the server has answered; the client does not see the answer. `lost` says that the turn has come.
@@ -39,6 +40,7 @@ class CountingProxy:
         self.pairs = set()
         self.closed = False
         self.refuse = False
+        self.paused, self.pause_at = False, None
         self.thread = threading.Thread(target=self._accept, daemon=True)
         self.thread.start()
 
@@ -78,7 +80,7 @@ class CountingProxy:
             sel.register(client, selectors.EVENT_READ, server)
             sel.register(server, selectors.EVENT_READ, client)
             while True:
-                wait = max(0, held[0][0] - time.monotonic()) if held else None
+                wait = max(0.002 * self.paused, held[0][0] - time.monotonic()) if held else None
                 for key, _ in sel.select(wait):
                     data = key.fileobj.recv(1 << 18)
                     if not data:
@@ -87,6 +89,7 @@ class CountingProxy:
                         if heard and self.only.search(data):
                             with self.lock:
                                 self.turns += 1
+                                self.paused |= self.turns == self.pause_at
                                 late = self.last is not None and self.turns > self.last
                                 lost = lost or self._loses()
                                 if self.turns == self.holding:
@@ -108,7 +111,7 @@ class CountingProxy:
                         if lost:
                             self._end(lost)
                     held.append((time.monotonic() + self.delay_s, key.data, data))
-                while held and held[0][0] <= time.monotonic():
+                while held and held[0][0] <= time.monotonic() and not self.paused:
                     _, to, data = held.popleft()
                     to.sendall(data)
         with self.lock:

@@ -169,7 +169,7 @@ int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_co
 		if (r)
 			return 0;
 	}
-	if (atomic_load(&m->fail_commits) > 0)
+	if (atomic_load(&m->fail_commits) > 0 && (!m->fail_ino || m->fail_ino == c->ino))
 		fail = atomic_fetch_sub(&m->fail_commits, 1) > 0;
 	c->repeated = c->repeated || fail;
 	if (fail && !m->fail_applied)
@@ -190,6 +190,18 @@ int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_co
 	if (m->applied)
 		m->applied(m->applied_arg);
 	return fail ? m->fail_error : 0;
+}
+
+void cfs_meta_commit_group(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			   struct cfs_commit *const *commits, size_t n, int *ret)
+{
+	bool stopped = false;
+
+	for (size_t i = 0; i < n; i++) {
+		atomic_store(&m->in_group[commits[i]->ino], true);
+		ret[i] = stopped ? -ECANCELED : cfs_meta_commit(m, ctx, commits[i]);
+		stopped |= cfs_commit_may_succeed(ret[i]);
+	}
 }
 
 void cfs_meta_release_space(struct cfs_meta *m, cfs_ino_t ino)
@@ -530,7 +542,7 @@ struct volume *volume_new(struct options o)
 				     .flush_age_ms = o.flush_age_ms ? o.flush_age_ms : 5000,
 				     .flush_idle_ms = o.flush_idle_ms ? o.flush_idle_ms : 5000,
 				     .max_readahead = o.no_readahead ? 0 : 1 << 20,
-				     .max_closing = 2,
+				     .max_closing = o.max_closing ? o.max_closing : 2,
 				     .io_timeout_ms = o.io_timeout_ms ? o.io_timeout_ms : 20000};
 	char err[256];
 

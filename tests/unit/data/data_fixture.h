@@ -44,11 +44,13 @@ struct cfs_meta {
 	bool purge; /* slices without a reference are removed at once */
 
 	_Atomic int fail_commits; /* so many fail with fail_error */
+	cfs_ino_t fail_ino;	  /* of this inode; 0: of any */
 	_Atomic int fail_error;
 	_Atomic bool fail_applied; /* ... after they were applied */
 	_Atomic int space_error;
 	_Atomic uint64_t claimed[INODES]; /* and not given back */
 	_Atomic uint64_t reads, head_reads, commits;
+	_Atomic bool in_group[INODES];
 	void (*begins)(void *arg, const struct cfs_commit *c); /* before a commit is applied */
 	void *begins_arg;
 	void (*applied)(void *arg); /* between a commit and its answer */
@@ -90,7 +92,7 @@ struct options {
 	uint64_t pool;
 	uint32_t block;
 	uint64_t io_timeout_ms, flush_idle_ms, flush_age_ms, put_timeout_ms;
-	unsigned prefetch, downloads;
+	unsigned prefetch, downloads, max_closing;
 	bool no_readahead;
 	unsigned get_ms; /* how long the object store takes */
 	bool syncs;	 /* what was put is durable after a sync */

@@ -178,6 +178,8 @@ static size_t count_usual(struct cfs_meta *m, const struct cfs_ctx *ctx,
 {
 	size_t i;
 
+	if (cfs_core_check_room(m))
+		return 0;
 	for (i = 0; i < n && !commits[i]->repeated && !check_commit(m, commits[i]); i++)
 		if (cfs_quotas_check_end(m->quotas, ctx, commits[i]->ino, end_of(commits[i])))
 			break;

@@ -287,4 +287,30 @@ static void test_odd_members(void **state)
 			group_with(d, odds[i], place, i);
 }
 
-TEST_LIST(commit, T(test_group), T(test_repeated), T(test_odd_members));
+static int no_room(struct cfs_engine *e)
+{
+	return -ENOSPC;
+}
+
+/* A group leaves the space that removals need, as a single commit does. */
+static void test_no_room(void **state)
+{
+	const struct cfs_engine_ops *real = vol.m->eng->ops;
+	struct cfs_engine_ops full = *real;
+	struct cfs_ctx c = as_root();
+	cfs_ino_t dir = test_dir("no-room");
+	struct cfs_attr_change change[3];
+	struct cfs_commit v[3];
+	int err[3];
+
+	for (size_t i = 0; i < 3; i++)
+		v[i] = commit_for(dir, "f", i, &change[i]);
+	full.room = no_room;
+	vol.m->eng->ops = &full;
+	commit_group(&c, v, 3, err);
+	vol.m->eng->ops = real;
+	for (size_t i = 0; i < 3; i++)
+		assert_int_equal(err[i], -ENOSPC);
+}
+
+TEST_LIST(commit, T(test_group), T(test_repeated), T(test_odd_members), T(test_no_room));

@@ -221,7 +221,7 @@ int cfs_meta_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_
 	}
 	m->conf.mount_point = m->mount_point;
 	if (rc)
-		say(err, "cannot prepare %.200s: %s", m->masked_url, cfs_errname(rc));
+		say(err, "cannot prepare %.200s: %s", m->masked_url, strerror(-rc));
 	else
 		rc = open_engine(m, url, err);
 	if (rc) {
@@ -298,7 +298,7 @@ static int load(struct cfs_meta *m, struct cfs_setting **ret, char err[256])
 	if (rc == -ENODATA)
 		say(err, "%.200s has no volume: format it first", m->masked_url);
 	else if (rc)
-		say(err, "cannot read the setting of %.200s: %s", m->masked_url, cfs_errname(rc));
+		say(err, "cannot read the setting of %.200s: %s", m->masked_url, strerror(-rc));
 	if (rc)
 		return rc;
 	rc = cfs_setting_decode(text, strlen(text), &s, err);
@@ -380,7 +380,7 @@ static int make_record(struct cfs_setting *s, char **ret, char err[256])
 		rc = cfs_setting_encode(s, ret);
 	if (rc)
 		say(err, "cannot store the setting of volume %s: %s", s->name,
-		    rc == -EINVAL ? "it has a text that is not UTF-8" : cfs_errname(rc));
+		    rc == -EINVAL ? "it has a text that is not UTF-8" : strerror(-rc));
 	return rc;
 }
 
@@ -419,7 +419,7 @@ static int format_existing(struct cfs_meta *m, const struct cfs_ctx *ctx, const 
 	if (!rc)
 		rc = cfs_core_adopt_setting(m, text, s);
 	if (rc)
-		say(err, "cannot update the setting of %.200s: %s", m->masked_url, cfs_errname(rc));
+		say(err, "cannot update the setting of %.200s: %s", m->masked_url, strerror(-rc));
 	return rc;
 }
 
@@ -437,7 +437,7 @@ static int format_empty(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cf
 	if (!rc)
 		cfs_core_make_root_stat(m);
 	if (rc)
-		say(err, "cannot create a volume in %.180s: %s", m->masked_url, cfs_errname(rc));
+		say(err, "cannot create a volume in %.180s: %s", m->masked_url, strerror(-rc));
 	return rc;
 }
 
@@ -451,14 +451,14 @@ int cfs_meta_format(struct cfs_meta *m, const struct cfs_setting *wanted, bool f
 	if (!rc)
 		rc = cfs_setting_copy(wanted, &s);
 	if (rc) {
-		say(err, "cannot format %.200s: %s", m->masked_url, cfs_errname(rc));
+		say(err, "cannot format %.200s: %s", m->masked_url, strerror(-rc));
 		return rc;
 	}
 	rc = m->eng->ops->get_setting(m->eng, &ctx, &old_text);
 	if (rc == -ENODATA)
 		rc = format_empty(m, &ctx, s, err);
 	else if (rc)
-		say(err, "cannot read %.200s: %s", m->masked_url, cfs_errname(rc));
+		say(err, "cannot read %.200s: %s", m->masked_url, strerror(-rc));
 	else
 		rc = format_existing(m, &ctx, old_text, s, force, err);
 	cfs_setting_free(s);

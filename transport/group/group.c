@@ -153,7 +153,7 @@ static int begin(struct cfs_group *g, const struct cfs_group_conf *conf, char er
 	r = cfs_group_get_key(&g->registry, g->name, &g->key);
 	if (r) {
 		snprintf(err, 256, "the key of cache group %s cannot be read: %s", g->name,
-			 cfs_errname(r));
+			 strerror(-r));
 		return r;
 	}
 	r = start_transport(g, conf, err);
@@ -166,7 +166,7 @@ static int begin(struct cfs_group *g, const struct cfs_group_conf *conf, char er
 		r = cfs_ticker_start("group", g->members->tick_ms, cfs_group_heartbeat, g,
 				     &g->ticker);
 	if (r)
-		snprintf(err, 256, "cannot join cache group %s: %s", g->name, cfs_errname(r));
+		snprintf(err, 256, "cannot join cache group %s: %s", g->name, strerror(-r));
 	return r;
 }
 

@@ -393,7 +393,7 @@ static int open_device(struct cfs_onesided *o, char err[256])
 	r = o->ops->map(o->d, o->memory, CFS_READ_MEMORY, CFS_RDMA_OWN, &o->mapped);
 	if (r < 0) {
 		snprintf(err, 256, "%zu bytes cannot be locked for RDMA: %s", CFS_READ_MEMORY,
-			 cfs_errname(r));
+			 strerror(-r));
 		o->ops->close(o->d);
 		o->d = NULL;
 		return r;

@@ -363,12 +363,13 @@ int cfs_server_listen(struct cfs_transport *t, char err[256])
 
 	cfs_address_format(sa, name);
 	if (!cfs_address_is_private(sa) && !t->conf.allow_public) {
-		snprintf(err, 256, "%s is not a private address", name);
+		snprintf(err, 256, "%s is not a private address, group-allow-public is needed",
+			 name);
 		return -EADDRNOTAVAIL;
 	}
 	t->listen_fd = t->link->listen(sa, t->conf.listen_len);
 	if (t->listen_fd < 0) {
-		snprintf(err, 256, "cannot listen on %s: %s", name, cfs_errname(t->listen_fd));
+		snprintf(err, 256, "cannot listen on %s: %s", name, strerror(-t->listen_fd));
 		return t->listen_fd;
 	}
 	t->listen_op.fn = acceptable;

@@ -276,7 +276,7 @@ int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_trans
 	t->loop.arg = t;
 	r = cfs_loop_start(&t->loop);
 	if (r < 0) {
-		snprintf(err, 256, "io_uring is not available: %s", cfs_errname(r));
+		snprintf(err, 256, "io_uring is not available: %s", strerror(-r));
 		goto fail;
 	}
 	cfs_loop_run(&t->loop, &t->work);

@@ -125,7 +125,7 @@ static int read_credential_lines(FILE *in, const char *path, char err[256])
 			return -errno;
 	}
 	if (ferror(in)) {
-		snprintf(err, 256, "cannot read credentials file %s: %s", path, cfs_errname(errno));
+		snprintf(err, 256, "cannot read credentials file %s: %s", path, strerror(errno));
 		return -EIO;
 	}
 	return 0;

@@ -27,7 +27,8 @@ static struct cfs_object_store *begin(struct cfs_object_store *o, enum cfs_wait 
 {
 	char text[CFS_ACTIVITY_TEXT];
 
-	snprintf(text, sizeof(text), "%.*s at %s", CFS_ACTIVITY_TEXT / 2 - 8, key, of(o)->place);
+	snprintf(text, sizeof(text), "%.*s%sat %s", CFS_ACTIVITY_TEXT / 2 - 8, key,
+		 key[0] ? " " : "", of(o)->place);
 	cfs_activity_wait(what, 0, text);
 	return of(o)->inner;
 }

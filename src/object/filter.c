@@ -56,7 +56,8 @@ size_t cfs_iov_scatter(const struct iovec *dst, int n_dst, const uint8_t *src, s
 
 	for (i = 0; i < n_dst && done < len; i++) {
 		n = CFS_MIN(dst[i].iov_len, len - done);
-		memcpy(dst[i].iov_base, src + done, n);
+		if (n)
+			memcpy(dst[i].iov_base, src + done, n);
 		done += n;
 	}
 	return done;

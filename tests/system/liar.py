@@ -142,6 +142,8 @@ class Between:
         self.told = 0
         self.lie = None
         self.back = None
+        # Otherwise it answers other hosts that look for the owner: their packets would go to the wrong one of the two.
+        ip("netns", "exec", net.names[asker], "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1")
         ip("-n", net.names[asker], "addr", "add", address[0] + "/32", "dev", "lo")
         self.listener = socket_in(net.names[asker], address)
         threading.Thread(target=self.accept, daemon=True).start()

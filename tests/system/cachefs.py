@@ -369,16 +369,16 @@ class Volume:
         return self.ws.run("cachefs", *self.format_args(**options), check=True)
 
     def mount(
-        self, opts="", daemon=False, wait=True, env=None, path=None, expect=None, reap=True, netns=None
+        self, opts="", daemon=False, wait=True, env=None, path=None, expect=None, reap=True, netns=None, limit=None
     ):
-        """netns: the name of a network namespace to run in."""
+        """netns: the name of a network namespace to run in. limit: an option of prlimit(1)."""
         self.ws.count += 1
         point = pathlib.Path(path) if path else self.ws.path("mnt%d" % self.ws.count)
         if path is None:
             point.mkdir()
         if self.fixture_name:
             opts = ",".join(filter(None, [opts, "storage=file,bucket=%s" % self.bucket]))
-        m = Mount(self, point, opts, daemon, env, expect, reap, netns)
+        m = Mount(self, point, opts, daemon, env, expect, reap, netns, limit)
         self.ws.mounts.append(m)
         if wait:
             m.wait_ready()
@@ -427,7 +427,7 @@ class Volume:
 class Mount:
     """One mount process. In the foreground by default, so that its log and exit status are seen."""
 
-    def __init__(self, volume, path, opts, daemon, env, expect, reap, netns=None):
+    def __init__(self, volume, path, opts, daemon, env, expect, reap, netns=None, limit=None):
         self.volume, self.path, self.opts, self.daemon = volume, path, opts, daemon
         self.netns = netns
         self.ws = volume.ws
@@ -439,6 +439,8 @@ class Mount:
         argv = [tool("cachefs"), "mount", volume.url, str(path)]
         if netns:
             argv = ["nsenter", "--net=/run/netns/" + netns, *argv]
+        if limit:
+            argv = ["prlimit", limit, *argv]
         if opts:
             argv += ["-o", opts]
         if daemon:

@@ -8,7 +8,6 @@ import json
 import mmap
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -35,8 +34,8 @@ def vol(ws):
     return ws.volume(block_size="64K")
 
 
-def mount(vol, cache, *more):
-    return vol.mount(",".join(["cache-dir=%s" % cache, FAST, *more]))
+def mount(vol, cache, *more, **kw):
+    return vol.mount(",".join(["cache-dir=%s" % cache, FAST, *more]), **kw)
 
 
 def passes(mnt, path, seconds=30):
@@ -510,18 +509,13 @@ def test_budget(ws, vol):
 
 def test_more_open_files_than_descriptors(ws, vol):
     """Open files that pass through leave the mount descriptors for its own work."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     other = vol.mount()
     content = [random_bytes(100 * KIB, i) for i in range(120)]
     for name in ("d", "cold"):
         os.mkdir(other / name)
         for i, what in enumerate(content):
             write(other / name / str(i), what)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (160, limit[1]))
-    try:
-        mnt = mount(vol, ws.path("cache"))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    mnt = mount(vol, ws.path("cache"), limit="--nofile=160:")
     fds = []
     for i in range(len(content)):
         ws.run("cachefs", "warmup", "--whole", mnt / "d" / str(i))

@@ -5,6 +5,7 @@
  * it. A lease lasts twice the deadline of an operation: an operation that its holder began with
  * half of the lease left has ended when another command can take the lease.
  */
+#include <cachefs/records.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>

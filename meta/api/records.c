@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <cachefs/records.h>
 #include <errno.h>
 #include <string.h>
 

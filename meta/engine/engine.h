@@ -19,7 +19,7 @@
 #ifndef CFS_META_ENGINE_H
 #define CFS_META_ENGINE_H
 
-#include <cachefs/meta.h>
+#include <cachefs/records.h>
 #include <stddef.h>
 
 #include "base/text/url.h"

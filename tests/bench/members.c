@@ -8,6 +8,7 @@
  * docs/scale.md: bytes are those of the connections' payload, both ways.
  */
 #include <cachefs/meta.h>
+#include <cachefs/records.h>
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>

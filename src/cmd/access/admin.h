@@ -6,6 +6,7 @@
 #include <cachefs/data.h>
 #include <cachefs/meta.h>
 #include <cachefs/object.h>
+#include <cachefs/records.h>
 #include <cachefs/store.h>
 #include <jansson.h>
 #include <stdbool.h>

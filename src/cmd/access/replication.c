@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/access/replication.h"
 
+#include <cachefs/records.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/group/peers.h"
 
+#include <cachefs/records.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <openssl/evp.h>

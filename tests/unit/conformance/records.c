@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Records of cachefs's own. Without them: mounts of a cache group do not find each other. */
+#include <cachefs/records.h>
 #include <pthread.h>
 #include <string.h>
 

@@ -19,7 +19,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <linux/falloc.h>
 #include <signal.h>
@@ -35,31 +34,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MAX_FILES 16
-#define MAX_DIRS  8
-#define HANDLES	  4 /* two plain ones, one with O_APPEND, one with O_DIRECT */
-#define LOG_OPS	  65536
-#define PAGE	  4096ULL
-#define BLOCK	  (4ULL << 20)
-#define CHUNK	  (64ULL << 20)
+#include "options.h"
 
-enum kind {
-	OP_WRITE,
-	OP_READ,
-	OP_MAPWRITE,
-	OP_MAPREAD,
-	OP_TRUNCATE,
-	OP_APPEND,
-	OP_REOPEN,
-	OP_FSYNC,
-	OP_SYNCALL,
-	OP_ALLOCATE,
-	OP_PUNCH,
-	OP_ZERO,
-	OP_COPY,
-	OP_CLONE,
-	OP_COUNT,
-};
+#define HANDLES 4 /* two plain ones, one with O_APPEND, one with O_DIRECT */
+#define LOG_OPS 65536
+#define PAGE	4096ULL
+#define BLOCK	(4ULL << 20)
+#define CHUNK	(64ULL << 20)
 
 static const struct {
 	const char *name;
@@ -100,17 +81,6 @@ struct progress {
 	uint64_t started; /* operations begun */
 	uint64_t durable; /* everything before this one was synced */
 };
-
-static struct {
-	uint64_t seed, n_ops, max_size, max_io;
-	unsigned n_files, n_dirs;
-	const char *dirs[MAX_DIRS];
-	const char *progress_path;
-	const char *clone_program;
-	bool enabled[OP_COUNT];
-	bool mixed; /* O_DIRECT, and mappings that stay */
-	bool verify, verbose;
-} conf = {.seed = 1, .n_ops = 2000, .max_size = 8 << 20, .max_io = 256 << 10, .n_files = 3};
 
 static struct file files[MAX_FILES];
 static struct op history[LOG_OPS];
@@ -836,149 +806,12 @@ static void run(void)
 	}
 }
 
-static uint64_t parse_size(const char *text)
-{
-	char *end;
-	uint64_t n = strtoull(text, &end, 0);
-
-	switch (*end) {
-	case 'k':
-	case 'K':
-		return n << 10;
-	case 'm':
-	case 'M':
-		return n << 20;
-	case 'g':
-	case 'G':
-		return n << 30;
-	default:
-		return n;
-	}
-}
-
-__attribute__((noreturn)) static void usage(int code)
-{
-	fprintf(code ? stderr : stdout,
-		"cfsx [options] DIR [DIR2...]\n"
-		"  --seed N        which run (1)\n"
-		"  --ops N         how long (2000)\n"
-		"  --files N       1..16 (3)\n"
-		"  --size BYTES    longest file, k m g allowed (8m)\n"
-		"  --io BYTES      longest transfer (256k)\n"
-		"  --allocate --punch --zero --copy   these operations too\n"
-		"  --clone PROGRAM clone files too; PROGRAM is the cachefs command\n"
-		"  --mixed         handles with O_DIRECT and mappings that stay, too\n"
-		"  --no-mmap       without mapped reads and writes\n"
-		"  --progress FILE keep count there of what was begun and what was synced\n"
-		"  --verify        do nothing, check what an earlier run with the same options "
-		"left\n"
-		"  --verbose       print each operation\n");
-	exit(code);
-}
-
-static void parse(int argc, char **argv)
-{
-	enum {
-		SEED = 256,
-		OPS,
-		FILES,
-		SIZE,
-		IO,
-		ALLOCATE,
-		PUNCH,
-		ZERO,
-		COPY,
-		CLONE,
-		MIXED,
-		NO_MMAP,
-		PROGRESS,
-		VERIFY
-	};
-	static const struct option opts[] = {
-		{"seed", required_argument, NULL, SEED},
-		{"ops", required_argument, NULL, OPS},
-		{"files", required_argument, NULL, FILES},
-		{"size", required_argument, NULL, SIZE},
-		{"io", required_argument, NULL, IO},
-		{"allocate", no_argument, NULL, ALLOCATE},
-		{"punch", no_argument, NULL, PUNCH},
-		{"zero", no_argument, NULL, ZERO},
-		{"copy", no_argument, NULL, COPY},
-		{"clone", required_argument, NULL, CLONE},
-		{"mixed", no_argument, NULL, MIXED},
-		{"no-mmap", no_argument, NULL, NO_MMAP},
-		{"progress", required_argument, NULL, PROGRESS},
-		{"verify", no_argument, NULL, VERIFY},
-		{"verbose", no_argument, NULL, 'v'},
-		{"help", no_argument, NULL, 'h'},
-		{0},
-	};
-	unsigned i;
-	int c;
-
-	for (i = 0; i < OP_COUNT; i++)
-		conf.enabled[i] = i < OP_ALLOCATE;
-	while ((c = getopt_long(argc, argv, "vh", opts, NULL)) != -1) {
-		switch (c) {
-		case SEED:
-			conf.seed = strtoull(optarg, NULL, 0);
-			break;
-		case OPS:
-			conf.n_ops = strtoull(optarg, NULL, 0);
-			break;
-		case FILES:
-			conf.n_files = (unsigned)strtoul(optarg, NULL, 0);
-			break;
-		case SIZE:
-			conf.max_size = parse_size(optarg);
-			break;
-		case IO:
-			conf.max_io = parse_size(optarg);
-			break;
-		case ALLOCATE:
-		case PUNCH:
-		case ZERO:
-		case COPY:
-			conf.enabled[OP_ALLOCATE + (c - ALLOCATE)] = true;
-			break;
-		case CLONE:
-			conf.enabled[OP_CLONE] = true;
-			conf.clone_program = optarg;
-			break;
-		case MIXED:
-			conf.mixed = true;
-			break;
-		case NO_MMAP:
-			conf.enabled[OP_MAPWRITE] = conf.enabled[OP_MAPREAD] = false;
-			break;
-		case PROGRESS:
-			conf.progress_path = optarg;
-			break;
-		case VERIFY:
-			conf.verify = true;
-			break;
-		case 'v':
-			conf.verbose = true;
-			break;
-		case 'h':
-			usage(0);
-		default:
-			usage(2);
-		}
-	}
-	for (; optind < argc && conf.n_dirs < MAX_DIRS; optind++)
-		conf.dirs[conf.n_dirs++] = argv[optind];
-	if (!conf.n_dirs || !conf.n_files || conf.n_files > MAX_FILES || !conf.max_size ||
-	    !conf.max_io || (conf.clone_program && conf.progress_path))
-		usage(2);
-}
-
 int main(int argc, char **argv)
 {
 	struct sigaction bus = {.sa_handler = on_sigbus};
 	unsigned n;
 
-	parse(argc, argv);
+	parse_options(argc, argv);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	printf("cfsx seed %" PRIu64 " ops %" PRIu64 " files %u size %#" PRIx64 "%s\n", conf.seed,
 	       conf.n_ops, conf.n_files, conf.max_size, conf.verify ? " verify" : "");

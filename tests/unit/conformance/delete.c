@@ -406,21 +406,30 @@ static int note_dead(void *arg, uint64_t id, uint32_t size)
 	return 0;
 }
 
+/* As by a mount that dies then: nothing removes the file's data. */
+static struct cfs_removed unlink_only(const struct cfs_ctx *c, cfs_ino_t dir, const char *name)
+{
+	struct cfs_engine_remove req = {.parent = dir, .name = name, .name_len = strlen(name)};
+	struct cfs_engine *e = vol.m->eng;
+	struct cfs_usage usage = {0};
+	struct cfs_removed r;
+
+	cfs_quotas_begin(vol.m->quotas);
+	OK(e->ops->unlink(e, c, &req, &r, &usage));
+	cfs_quotas_end(vol.m->quotas, c, &usage);
+	return r;
+}
+
 /* A file deleted by a mount that died before removing the data: the hourly job's work. */
 static void test_left_behind(void **state)
 {
 	cfs_ino_t d = test_dir("left-behind"), f = make_file(d, "f");
-	struct cfs_engine_remove req = {.parent = d, .name = "f", .name_len = 1};
 	uint64_t id = write_at(f, 0, 10), dead = 0;
 	struct cfs_engine *e = vol.m->eng;
-	struct cfs_usage usage = {0};
 	struct cfs_ctx c = as_root();
-	struct cfs_removed r;
+	struct cfs_removed r = unlink_only(&c, d, "f");
 	int rc;
 
-	cfs_quotas_begin(vol.m->quotas);
-	OK(e->ops->unlink(e, &c, &req, &r, &usage));
-	cfs_quotas_end(vol.m->quotas, &c, &usage);
 	assert_int_equal(r.attr.length, 10);
 	do {
 		rc = e->ops->delete_chunk(e, &c, f, note_dead, &dead);
@@ -464,17 +473,12 @@ static int compare_ids(const void *a, const void *b)
 /* Removes a file with its data; the slices that no file has any more are those of ids. */
 static void remove_slices(cfs_ino_t dir, const char *name, const uint64_t *ids, size_t n)
 {
-	struct cfs_engine_remove req = {.parent = dir, .name = name, .name_len = strlen(name)};
 	struct cfs_engine *e = vol.m->eng;
 	struct dead_list dead = {.n = 0};
-	struct cfs_usage usage = {0};
 	struct cfs_ctx c = as_root();
-	struct cfs_removed r;
+	struct cfs_removed r = unlink_only(&c, dir, name);
 	int rc;
 
-	cfs_quotas_begin(vol.m->quotas);
-	OK(e->ops->unlink(e, &c, &req, &r, &usage));
-	cfs_quotas_end(vol.m->quotas, &c, &usage);
 	do {
 		rc = e->ops->delete_chunk(e, &c, r.ino, list_dead, &dead);
 	} while (rc == 0);

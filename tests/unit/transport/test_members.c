@@ -84,6 +84,22 @@ static void run_ms(uint64_t ms)
 	sim.now_ms = end_ms;
 }
 
+/* The registry and the members of a mount whose record is set. */
+static void set_up(struct one *o)
+{
+	o->reg = (struct cfs_group_registry){.put = registry_put,
+					     .swap = registry_swap,
+					     .drop = registry_drop,
+					     .get = registry_get,
+					     .each = registry_each,
+					     .arg = &sim.r};
+	o->m = (struct cfs_members){.name = "team",
+				    .registry = &o->reg,
+				    .self = &o->self,
+				    .heartbeat_ms = HEARTBEAT_MS};
+	cfs_members_init(&o->m);
+}
+
 static struct one *join(uint64_t id)
 {
 	struct one *o = &sim.v[sim.n++];
@@ -98,17 +114,7 @@ static struct one *join(uint64_t id)
 	snprintf(o->self.member.address, sizeof(o->self.member.address), "10.0.%u.%u:7000",
 		 (unsigned)(id >> 8 & 255), (unsigned)(id & 255));
 	snprintf(o->self.member.volume, sizeof(o->self.member.volume), "volume");
-	o->reg = (struct cfs_group_registry){.put = registry_put,
-					     .swap = registry_swap,
-					     .drop = registry_drop,
-					     .get = registry_get,
-					     .each = registry_each,
-					     .arg = &sim.r};
-	o->m = (struct cfs_members){.name = "team",
-				    .registry = &o->reg,
-				    .self = &o->self,
-				    .heartbeat_ms = HEARTBEAT_MS};
-	cfs_members_init(&o->m);
+	set_up(o);
 	o->there = true;
 	tick(o);
 	return o;
@@ -589,17 +595,10 @@ static void test_list_with_a_gap_for_one_that_cannot_write(void **state)
 	memset(o, 0, sizeof(*o));
 	o->self = (struct group_record){
 		.member = {.id = 200}, .boot = 7, .heartbeat_ms = HEARTBEAT_MS};
-	o->reg = (struct cfs_group_registry){.put = refuse_put,
-					     .swap = refuse_swap,
-					     .drop = registry_drop,
-					     .get = count_heads,
-					     .each = registry_each,
-					     .arg = &sim.r};
-	o->m = (struct cfs_members){.name = "team",
-				    .registry = &o->reg,
-				    .self = &o->self,
-				    .heartbeat_ms = HEARTBEAT_MS};
-	cfs_members_init(&o->m);
+	set_up(o);
+	o->reg.put = refuse_put;
+	o->reg.swap = refuse_swap;
+	o->reg.get = count_heads;
 	for (i = 0; i < 5; i++) {
 		heads_read = 0;
 		tick(o);

@@ -79,10 +79,10 @@ static struct cfs_rdma_ops reader_ops_table;
 static _Atomic unsigned n_reads;
 
 static int read_and_count(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n,
-			  bool polled)
+			  void *cookie, bool polled)
 {
 	n_reads += n;
-	return cfs_rdma_verbs.read(c, reads, n, polled);
+	return cfs_rdma_verbs.read(c, reads, n, cookie, polled);
 }
 
 static struct owner owner;

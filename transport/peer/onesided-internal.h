@@ -5,9 +5,9 @@
  * A request has an op (struct cfs_read_op) from its first READ to its end. Either its own thread or
  * the loop owns the op:
  *
- *	polls	the thread owns it. The last completion, taken by any thread, sets `ended`.
+ *	polls	the thread owns it. The completion, taken by any thread, sets `ended`.
  *		The owner then ends the request, or stops polling, which makes the loop the owner.
- *	!polls	the loop owns it. Another thread that takes the last completion hands it over.
+ *	!polls	the loop owns it. Another thread that takes the completion hands it over.
  *
  * The loop may detach the request from an op at any time (op->g), to end it or to send it on a stream.
  * The op remains until its READs are over and its thread has left it, because the device still
@@ -72,7 +72,6 @@ struct cfs_read_op {
 	struct cfs_peer_get *g;	   /* NULL: detached */
 	struct cfs_lease *lease;
 	bool reads_table;
-	unsigned left; /* READs under way */
 	int err;
 	bool ended; /* the device does not write to its buffers any more */
 	bool polls;

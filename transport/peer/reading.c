@@ -74,10 +74,8 @@ static int post(struct cfs_onesided *o, struct cfs_read_op *op)
 	for (i = 0; i < n; i++) {
 		reads[i].memory = o->mapped;
 		reads[i].key = l->key;
-		reads[i].cookie = op;
 	}
-	op->left = n;
-	return o->ops->read(op->r->conn, reads, n, op->polls);
+	return o->ops->read(op->r->conn, reads, n, op, op->polls);
 }
 
 /* Under the lock: decides whether the thread of op's request polls. */
@@ -145,7 +143,7 @@ bool cfs_onesided_start(struct cfs_peer *p, struct cfs_peer_get *g)
 /* --- the bytes --- */
 
 /*
- * Whether the pages of op, which has ended and belongs to the caller, match the checksum table. READs
+ * Whether the pages of op, which has ended and belongs to the caller, match the checksum table. Chains
  * end in the order in which they were posted, so the table has arrived, whichever op requested it.
  */
 static bool is_right(struct cfs_onesided *o, struct cfs_read_op *op)
@@ -298,12 +296,11 @@ void cfs_reading_done(void *arg, void *cookie, int err)
 	bool ends_here = false;
 
 	pthread_mutex_lock(&o->lock);
-	if (op->err == 0)
-		op->err = err;
+	op->err = err;
 	if (err < 0 && op->reads_table)
 		op->lease->table = CFS_TABLE_ABSENT;
-	op->ended = --op->left == 0;
-	if (op->ended && !op->polls) {
+	op->ended = true;
+	if (!op->polls) {
 		ends_here = cfs_loop_is_self(&o->t->loop);
 		if (!ends_here)
 			hand_over(o, op);

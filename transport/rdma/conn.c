@@ -109,18 +109,17 @@ static void device_is_gone(struct cfs_rdma *d)
 	cfs_rdma_end(c, -ENODEV);
 }
 
-static int make_queue_pair(struct cfs_rdma *d, struct rdma_cm_id *id)
+static int make_queue_pair(struct cfs_rdma *d, struct rdma_cm_id *id, unsigned reads)
 {
 	uint8_t timeout = ACK_TIMEOUT;
 	struct ibv_qp_init_attr attr = {
 		.send_cq = d->cq,
 		.recv_cq = d->cq,
-		.cap = {.max_send_wr = CFS_RDMA_CHAIN,
+		.cap = {.max_send_wr = reads,
 			.max_recv_wr = 1,
 			.max_send_sge = 1,
 			.max_recv_sge = 1},
 		.qp_type = IBV_QPT_RC,
-		.sq_sig_all = 1,
 	};
 
 	/*
@@ -169,7 +168,7 @@ int cfs_rdma_connect(struct cfs_rdma *d, const struct sockaddr *remote, uint64_t
 
 static int has_address(struct cfs_rdma_conn *c)
 {
-	int r = make_queue_pair(c->d, c->id);
+	int r = make_queue_pair(c->d, c->id, CFS_RDMA_READS);
 
 	if (r == 0 && rdma_resolve_route(c->id, RESOLVE_MS) < 0)
 		r = -errno;
@@ -228,7 +227,7 @@ static int accept_reader(struct cfs_rdma_conn *c, const struct event *e)
 	int r = cfs_rdma_check_ask(e->data, e->len, c->secret, e->qp);
 
 	if (r == 0)
-		r = make_queue_pair(d, c->id);
+		r = make_queue_pair(d, c->id, 1); /* it posts none; 0 is refused by some devices */
 	if (r == 0)
 		r = cfs_rdma_give(give, c->session, c->secret, e->qp, c->id->qp->qp_num);
 	if (r == 0 && rdma_accept(c->id, &param) < 0)

@@ -39,14 +39,16 @@ struct cfs_rdma_conn {
 
 	/* Under the lock */
 	enum conn_state state;
-	unsigned reads; /* under way */
+	unsigned reads; /* under way; those of a chain until its end */
 	int failed;	/* error of a read; the loop then ends the connection */
 };
 
-/* A read under way. A completion names it by index and generation. */
+/* A chain of reads under way. Completions name it by index and generation. */
 struct slot {
 	struct cfs_rdma_conn *c; /* NULL: free */
 	void *cookie;
+	unsigned reads;
+	int err; /* of the first read that failed */
 	uint32_t generation;
 	unsigned next_free;
 };
@@ -78,7 +80,7 @@ struct cfs_rdma {
 	pthread_mutex_t lock; /* innermost; held for posting, which does not wait */
 	struct slot *slots;
 	unsigned n_slots, free_slot; /* n_slots: none is free */
-	unsigned n_reads;	     /* under way */
+	unsigned n_reads;	     /* under way; at most n_slots, as each may have a completion */
 	bool armed;		     /* the next completion makes an event */
 	LIST_HEAD(, mapping) mappings;
 };
@@ -100,13 +102,13 @@ void cfs_rdma_conn_free(struct cfs_rdma_conn *c);
 
 int cfs_rdma_reads_init(struct cfs_rdma *d, unsigned max);
 int cfs_rdma_read(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n,
-		  bool polled);
+		  void *cookie, bool polled);
 /* On the loop: takes all events and completions. */
 void cfs_rdma_complete(struct cfs_rdma *d);
 /* Members of the table. */
 void cfs_rdma_take(struct cfs_rdma *d);
 void cfs_rdma_watch(struct cfs_rdma *d);
-/* Frees the slots of c's reads, whose queue pair is destroyed. */
+/* Frees the slots of c's chains, whose queue pair is destroyed. */
 void cfs_rdma_forget_reads(struct cfs_rdma_conn *c);
 
 #endif

@@ -7,6 +7,8 @@
 #include "rdma-internal.h"
 
 #define BATCH 16
+/* In a work request's id: the last one of its chain. The slot's number is below, its generation above. */
+#define LAST (1u << 31)
 
 int cfs_rdma_reads_init(struct cfs_rdma *d, unsigned max)
 {
@@ -22,7 +24,7 @@ int cfs_rdma_reads_init(struct cfs_rdma *d, unsigned max)
 }
 
 /* Under the lock. */
-static unsigned take_slot(struct cfs_rdma_conn *c, void *cookie)
+static unsigned take_slot(struct cfs_rdma_conn *c, void *cookie, unsigned reads)
 {
 	struct cfs_rdma *d = c->d;
 	unsigned i = d->free_slot;
@@ -30,30 +32,22 @@ static unsigned take_slot(struct cfs_rdma_conn *c, void *cookie)
 	d->free_slot = d->slots[i].next_free;
 	d->slots[i].c = c;
 	d->slots[i].cookie = cookie;
-	c->reads++;
-	d->n_reads++;
+	d->slots[i].reads = reads;
+	d->slots[i].err = 0;
+	c->reads += reads;
+	d->n_reads += reads;
 	return i;
 }
 
 /* Under the lock. */
 static void free_slot(struct cfs_rdma *d, unsigned i)
 {
-	d->slots[i].c->reads--;
-	d->n_reads--;
+	d->slots[i].c->reads -= d->slots[i].reads;
+	d->n_reads -= d->slots[i].reads;
 	d->slots[i].c = NULL;
 	d->slots[i].generation++;
 	d->slots[i].next_free = d->free_slot;
 	d->free_slot = i;
-}
-
-/* Under the lock. */
-static bool has_slots(const struct cfs_rdma *d, unsigned n)
-{
-	unsigned i = d->free_slot;
-
-	for (; n > 0 && i < d->n_slots; n--)
-		i = d->slots[i].next_free;
-	return n == 0;
 }
 
 /* Under the lock. When this fails, as on a removed device, deadlines end the reads. */
@@ -63,32 +57,39 @@ static void arm(struct cfs_rdma *d)
 		d->armed = ibv_req_notify_cq(d->cq, 0) == 0;
 }
 
-/* Under the lock. */
-static int post(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n, bool polled)
+/*
+ * Under the lock. Reads of a queue pair complete in their order, so a chain has ended when its last one
+ * has: only that one is signalled. Reads that fail or are flushed have completions in any case.
+ */
+static int post(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n,
+		void *cookie, bool polled)
 {
 	struct cfs_rdma *d = c->d;
 	struct ibv_send_wr wr[CFS_RDMA_CHAIN], *bad = NULL;
 	struct ibv_sge sge[CFS_RDMA_CHAIN];
-	unsigned i;
+	unsigned i, slot;
 	int r;
 
 	if (c->state != CONN_READY || c->owner || c->failed)
 		return -ENOTCONN;
-	if (n > CFS_RDMA_CHAIN - c->reads || !has_slots(d, n))
+	if (n > CFS_RDMA_READS - c->reads || n > d->n_slots - d->n_reads)
 		return -EAGAIN;
+	slot = take_slot(c, cookie, n);
 	for (i = 0; i < n; i++) {
 		const struct mapping *m = (const struct mapping *)reads[i].memory;
-		unsigned slot = take_slot(c, reads[i].cookie);
+		bool last = i + 1 == n;
 
 		sge[i] = (struct ibv_sge){.addr = (uintptr_t)reads[i].to,
 					  .length = reads[i].len,
 					  .lkey = m->mr->lkey};
 		wr[i] = (struct ibv_send_wr){
-			.wr_id = (uint64_t)d->slots[slot].generation << 32 | slot,
-			.next = i + 1 < n ? &wr[i + 1] : NULL,
+			.wr_id = (uint64_t)d->slots[slot].generation << 32 | (last ? LAST : 0) |
+				 slot,
+			.next = last ? NULL : &wr[i + 1],
 			.sg_list = &sge[i],
 			.num_sge = 1,
 			.opcode = IBV_WR_RDMA_READ,
+			.send_flags = last ? IBV_SEND_SIGNALED : 0,
 			.wr.rdma = {.remote_addr = reads[i].from, .rkey = reads[i].key},
 		};
 	}
@@ -98,25 +99,23 @@ static int post(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsi
 	if (r == 0)
 		return 0;
 	if (bad != &wr[0] && bad) {
-		/* Some reads are under way. All end when the queue pair is flushed. */
-		(void)ibv_modify_qp(c->id->qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_ERR},
-				    IBV_QP_STATE);
+		/* Some reads are under way, without the last one: the end of c ends the chain. */
+		c->failed = -abs(r);
 		return 0;
 	}
-	for (i = 0; i < n; i++)
-		free_slot(d, (uint32_t)wr[i].wr_id);
+	free_slot(d, slot);
 	return -abs(r);
 }
 
 int cfs_rdma_read(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n,
-		  bool polled)
+		  void *cookie, bool polled)
 {
 	int r;
 
 	if (n == 0 || n > CFS_RDMA_CHAIN)
 		return -EINVAL;
 	pthread_mutex_lock(&c->d->lock);
-	r = post(c, reads, n, polled);
+	r = post(c, reads, n, cookie, polled);
 	pthread_mutex_unlock(&c->d->lock);
 	return r;
 }
@@ -141,7 +140,8 @@ static int errno_of(enum ibv_wc_status status)
 
 static void completed(struct cfs_rdma *d, const struct ibv_wc *wc, bool on_loop)
 {
-	unsigned i = (uint32_t)wc->wr_id;
+	unsigned i = (uint32_t)wc->wr_id & ~LAST;
+	bool ended = wc->wr_id & LAST;
 	struct cfs_rdma_conn *c = NULL;
 	void *cookie = NULL;
 	int err = errno_of(wc->status);
@@ -150,7 +150,11 @@ static void completed(struct cfs_rdma *d, const struct ibv_wc *wc, bool on_loop)
 	if (i < d->n_slots && d->slots[i].c && d->slots[i].generation == wc->wr_id >> 32) {
 		c = d->slots[i].c;
 		cookie = d->slots[i].cookie;
-		free_slot(d, i);
+		if (d->slots[i].err < 0)
+			err = d->slots[i].err;
+		d->slots[i].err = err;
+		if (ended)
+			free_slot(d, i);
 		if (!c->failed)
 			c->failed = err;
 	}
@@ -159,7 +163,8 @@ static void completed(struct cfs_rdma *d, const struct ibv_wc *wc, bool on_loop)
 		return;
 	if (err < 0 && on_loop)
 		cfs_rdma_end(c, err);
-	d->events->read_done(d->arg, cookie, err);
+	if (ended)
+		d->events->read_done(d->arg, cookie, err);
 }
 
 /* False: no further completion is ready. */

@@ -12,6 +12,8 @@
  * authenticated connection. Each side then proves the secret for both queue pair numbers (binding.h).
  * The owner checks that proof before it creates its queue pair.
  *
+ * Reads are posted in chains: one call of the device's driver and one completion for each chain.
+ *
  * Bounds: max_conns queue pairs, max_reads reads under way. Connecting and ending take at most
  * CFS_RDMA_WAIT_MS each. A read takes at most as long as the device retries, usually a second; the
  * caller ends the connection of one that takes longer.
@@ -32,7 +34,8 @@
 #include "transport/rdma/binding.h"
 
 #define CFS_RDMA_WAIT_MS  2000
-#define CFS_RDMA_CHAIN	  64 /* reads of one connection that are under way at a time */
+#define CFS_RDMA_CHAIN	  64  /* reads that are posted together */
+#define CFS_RDMA_READS	  128 /* of one connection that are under way at a time */
 #define CFS_RDMA_READ_MAX (1u << 20)
 
 struct cfs_rdma;
@@ -50,16 +53,16 @@ struct cfs_rdma_events {
 	/* The connection is authenticated. A reader may read. */
 	void (*ready)(void *arg, void *user);
 	/*
-	 * The connection has ended; c is freed when this returns. Reads without a read_done are
+	 * The connection has ended; c is freed when this returns. Chains without a read_done are
 	 * over: nothing writes to their memory. err, the reason: -EACCES: a wrong proof of the other
 	 * side; -ECONNREFUSED: refused; -ENODEV: the device is gone; -ETIMEDOUT, -ECONNRESET,
 	 * -EHOSTUNREACH: the other side does not answer.
 	 */
 	void (*lost)(void *arg, void *user, int err);
 	/*
-	 * A read has ended; reads of a connection end in their order. err: 0; -EKEYREJECTED: the
-	 * owner has no memory with this key; others as of lost. After an error lost follows, in the
-	 * loop's next poll or tick.
+	 * All reads of a chain have ended; chains of a connection end in their order. err: 0, or that
+	 * of the first read that failed: -EKEYREJECTED: the owner has no memory with this key; others
+	 * as of lost. After an error lost follows, in the loop's next poll or tick.
 	 */
 	void (*read_done)(void *arg, void *cookie, int err);
 	/*
@@ -95,7 +98,6 @@ struct cfs_rdma_read {
 	uint64_t from; /* offset in the memory of `key` */
 	uint32_t key;
 	uint32_t len; /* 1 to CFS_RDMA_READ_MAX */
-	void *cookie;
 };
 
 struct cfs_rdma_ops {
@@ -126,17 +128,17 @@ struct cfs_rdma_ops {
 	/* On the loop. lost follows in a later poll or tick. */
 	void (*disconnect)(struct cfs_rdma_conn *c);
 	/*
-	 * Posts n reads (1 to CFS_RDMA_CHAIN) in one chain, all or none. -EAGAIN: at a limit;
-	 * -ENOTCONN. They end in their order. Must not be called after lost. polled: the caller polls
-	 * for them, so fd need not become readable at their end.
+	 * Posts a chain of n reads (1 to CFS_RDMA_CHAIN), all or none; read_done reports its end once,
+	 * with the cookie. -EAGAIN: at a limit; -ENOTCONN. Must not be called after lost. polled: the
+	 * caller polls for it, so fd need not become readable at its end.
 	 */
 	int (*read)(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n,
-		    bool polled);
-	/* Any thread: reports ended reads of all threads of this device, at most one batch. */
+		    void *cookie, bool polled);
+	/* Any thread: reports ended chains of all threads of this device, at most one batch. */
 	void (*take)(struct cfs_rdma *d);
 	/*
-	 * Any thread that stops polling: fd becomes readable at the end of a read that is under way.
-	 * Reports all reads that have ended already.
+	 * Any thread that stops polling: fd becomes readable at the end of a chain that is under way.
+	 * Reports all chains that have ended already.
 	 */
 	void (*watch)(struct cfs_rdma *d);
 

@@ -256,34 +256,30 @@ static int copy(const struct cfs_rdma_read *r)
 }
 
 static int fake_read(struct cfs_rdma_conn *c, const struct cfs_rdma_read *reads, unsigned n,
-		     bool polled)
+		     void *cookie, bool polled)
 {
+	struct completion *k = calloc(1, sizeof(*k));
 	struct cfs_rdma *d = c->d;
 	unsigned i;
-	int err = 0;
 
 	pthread_mutex_lock(&lock);
 	if (!c->other || d->removed) {
 		pthread_mutex_unlock(&lock);
+		free(k);
 		return -ENOTCONN;
 	}
 	d->armed |= !polled;
 	fake_ways.reads += n;
 	fake_ways.polled_reads += polled ? n : 0;
-	for (i = 0; i < n; i++) {
-		struct completion *k = calloc(1, sizeof(*k));
-
-		*k = (struct completion){.c = c, .cookie = reads[i].cookie};
-		k->err = err < 0 ? -ECONNRESET : copy(&reads[i]);
-		if (err == 0)
-			err = k->err;
-		if (fake_ways.holds)
-			TAILQ_INSERT_TAIL(&d->held, k, next);
-		else
-			is_done(d, k);
-	}
-	if (err < 0)
-		cut(c, err);
+	*k = (struct completion){.c = c, .cookie = cookie};
+	for (i = 0; i < n && k->err == 0; i++)
+		k->err = copy(&reads[i]);
+	if (fake_ways.holds)
+		TAILQ_INSERT_TAIL(&d->held, k, next);
+	else
+		is_done(d, k);
+	if (k->err < 0)
+		cut(c, k->err);
 	pthread_mutex_unlock(&lock);
 	return 0;
 }

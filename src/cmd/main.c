@@ -46,8 +46,8 @@ static int end(int r)
 {
 	if (fflush(stdout) == 0 && !ferror(stdout))
 		return r;
-	cmd_error("the output could not be written: %s", strerror(errno));
-	return r == CMD_OK ? CMD_SYSTEM : r;
+	return cmd_fail(r == CMD_OK ? CMD_SYSTEM : r, "the output could not be written: %s",
+			strerror(errno));
 }
 
 /*
@@ -100,6 +100,5 @@ int main(int argc, char **argv)
 		return end((*c)->run_argv ? (*c)->run_argv(argc - 1, args + 1)
 					  : cmd_run(*c, argc - 1, args + 1));
 	}
-	cmd_error("unknown command '%s'; `cachefs --help` lists them", args[1]);
-	return CMD_USAGE;
+	return cmd_usage("unknown command '%s'; `cachefs --help` lists them", args[1]);
 }

@@ -164,8 +164,7 @@ int admin_open(const char *url, const struct admin_opts *o, unsigned needs, stru
 		r = start_replica(ret, url, o, err);
 	if (r == 0)
 		return CMD_OK;
-	cmd_error("%s", err[0] ? err : strerror(-r));
-	return CMD_SYSTEM;
+	return cmd_error("%s", err[0] ? err : strerror(-r));
 }
 
 int admin_close(struct admin *a, int status)

@@ -81,16 +81,12 @@ __attribute__((format(printf, 1, 0))) static char *format(const char *fmt, va_li
 	return vasprintf(&text, fmt, ap) < 0 ? NULL : text;
 }
 
-void cmd_error(const char *fmt, ...)
+__attribute__((format(printf, 1, 0))) static void print_error(const char *fmt, va_list ap)
 {
-	char *text, *shown = NULL;
+	char *text = format(fmt, ap), *shown = NULL;
 	FILE *masked;
 	size_t len;
-	va_list ap;
 
-	va_start(ap, fmt);
-	text = format(fmt, ap);
-	va_end(ap);
 	if (!text)
 		return;
 	fprintf(stderr, "%s: ", command_name);
@@ -102,6 +98,36 @@ void cmd_error(const char *fmt, ...)
 	}
 	free(shown);
 	free(text);
+}
+
+int cmd_error(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	print_error(fmt, ap);
+	va_end(ap);
+	return CMD_SYSTEM;
+}
+
+int cmd_usage(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	print_error(fmt, ap);
+	va_end(ap);
+	return CMD_USAGE;
+}
+
+int cmd_fail(int status, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	print_error(fmt, ap);
+	va_end(ap);
+	return status;
 }
 
 void cmd_line(const char *fmt, ...)
@@ -191,17 +217,13 @@ int cmd_parse(const struct cmd *cmd, void *options, int argc, char **argv, const
 		}
 		if (r > 0)
 			continue;
-		if (n == cmd->max_args) {
-			cmd_error("unexpected argument '%s'", argv[i]);
-			return CMD_USAGE;
-		}
+		if (n == cmd->max_args)
+			return cmd_usage("unexpected argument '%s'", argv[i]);
 		args[n++] = argv[i];
 		r = 1;
 	}
-	if (n < cmd->min_args) {
-		cmd_error("usage: cachefs %s %s", cmd->name, cmd->synopsis);
-		return CMD_USAGE;
-	}
+	if (n < cmd->min_args)
+		return cmd_usage("usage: cachefs %s %s", cmd->name, cmd->synopsis);
 	return -1;
 }
 

@@ -55,8 +55,13 @@ int cmd_run(const struct cmd *cmd, int argc, char **argv);
  */
 int cmd_parse(const struct cmd *cmd, void *options, int argc, char **argv, const char **args);
 
-/* "cachefs NAME: text" on stderr; without control characters, secrets of URLs masked. */
-__attribute__((format(printf, 1, 2))) void cmd_error(const char *fmt, ...);
+/*
+ * "cachefs NAME: text" on stderr; without control characters, secrets of URLs masked. They return
+ * CMD_SYSTEM, CMD_USAGE and `status`, for callers that end with it.
+ */
+__attribute__((format(printf, 1, 2))) int cmd_error(const char *fmt, ...);
+__attribute__((format(printf, 1, 2))) int cmd_usage(const char *fmt, ...);
+__attribute__((format(printf, 2, 3))) int cmd_fail(int status, const char *fmt, ...);
 /*
  * Prints a line on stdout; control characters but the final newline are replaced. For text that
  * contains names.

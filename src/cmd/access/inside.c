@@ -31,37 +31,28 @@ static int find(const char *path, bool fresh, struct inside *ret)
 
 	*ret = (struct inside){0};
 	r = mounted_resolve(path, resolved, sizeof(resolved));
-	if (r < 0) {
-		cmd_error("%s: %s", path, strerror(-r));
-		return CMD_USAGE;
-	}
+	if (r < 0)
+		return cmd_usage("%s: %s", path, strerror(-r));
 	if (lstat(resolved, &st) == 0) {
 		ret->ino = st.st_ino;
 		ret->is_dir = S_ISDIR(st.st_mode);
 	} else if (!fresh || errno != ENOENT) {
-		cmd_error("%s: %s", path, strerror(errno));
-		return CMD_USAGE;
+		return cmd_usage("%s: %s", path, strerror(errno));
 	}
-	if (fresh && ret->ino) {
-		cmd_error("%s: %s", path, strerror(EEXIST));
-		return CMD_USAGE;
-	}
+	if (fresh && ret->ino)
+		return cmd_usage("%s: %s", path, strerror(EEXIST));
 	if (find_point(resolved, fresh, ret) < 0)
 		return CMD_USAGE;
 	if (!strcmp(resolved, ret->point))
 		return CMD_OK;
 	slash = strrchr(resolved, '/');
-	if (strlen(slash + 1) > NAME_MAX) {
-		cmd_error("%s: %s", path, strerror(ENAMETOOLONG));
-		return CMD_USAGE;
-	}
+	if (strlen(slash + 1) > NAME_MAX)
+		return cmd_usage("%s: %s", path, strerror(ENAMETOOLONG));
 	memcpy(ret->name, slash + 1, strlen(slash + 1) + 1);
 	*slash = '\0';
 	memcpy(ret->dir, resolved, sizeof(ret->dir));
-	if (lstat(ret->dir, &st) < 0) {
-		cmd_error("%s: %s", ret->dir, strerror(errno));
-		return CMD_USAGE;
-	}
+	if (lstat(ret->dir, &st) < 0)
+		return cmd_usage("%s: %s", ret->dir, strerror(errno));
 	ret->parent = st.st_ino;
 	return CMD_OK;
 }

@@ -168,8 +168,7 @@ int volume_use_credentials(const char *path)
 
 	if (!path || volume_read_credentials(path, err) == 0)
 		return CMD_OK;
-	cmd_error("%s", err);
-	return CMD_USAGE;
+	return cmd_usage("%s", err);
 }
 
 int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret_meta,

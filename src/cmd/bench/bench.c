@@ -351,10 +351,8 @@ static int bench_run(void *options, const char **args)
 	live_begin();
 	snprintf(top, sizeof(top), "%s/cachefs-bench.%d", args[0], (int)getpid());
 	b.top_fd = mkdir(top, 0755) < 0 ? -1 : open(top, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (b.top_fd < 0) {
-		cmd_error("cannot work in %s: %s", args[0], strerror(errno));
-		return CMD_USAGE;
-	}
+	if (b.top_fd < 0)
+		return cmd_usage("cannot work in %s: %s", args[0], strerror(errno));
 	/* Skips the volume's trash; other file systems ignore the flag. */
 	(void)ioctl(b.top_fd, FS_IOC_SETFLAGS, &flags);
 	b.colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");

@@ -318,10 +318,9 @@ static int judge(const struct mdtest *m)
 	for (i = 0; i < m->n; i++) {
 		if (!m->phases[i].errors)
 			continue;
-		cmd_error("%s: %" PRIu64 " of %" PRIu64 " failed, the first: %s", m->phases[i].name,
-			  m->phases[i].errors, m->phases[i].count,
-			  strerror(-m->phases[i].first_error));
-		status = CMD_SYSTEM;
+		status = cmd_error("%s: %" PRIu64 " of %" PRIu64 " failed, the first: %s",
+				   m->phases[i].name, m->phases[i].errors, m->phases[i].count,
+				   strerror(-m->phases[i].first_error));
 	}
 	return interrupted ? CMD_INTERRUPTED : status;
 }
@@ -358,14 +357,11 @@ static int mdtest_run(void *options, const char **args)
 	bool is_volume = strstr(args[0], "://");
 	int r, closed;
 
-	if (!make_shape(o, &shape)) {
-		cmd_error("that is more than %d directories, files or chunks of 64 MiB", MAX_ITEMS);
-		return CMD_USAGE;
-	}
-	if (o->skip_dir_mtime_ms != NOT_GIVEN && !is_volume) {
-		cmd_error("%s: skip-dir-mtime is an option of the mount", args[0]);
-		return CMD_USAGE;
-	}
+	if (!make_shape(o, &shape))
+		return cmd_usage("that is more than %d directories, files or chunks of 64 MiB",
+				 MAX_ITEMS);
+	if (o->skip_dir_mtime_ms != NOT_GIVEN && !is_volume)
+		return cmd_usage("%s: skip-dir-mtime is an option of the mount", args[0]);
 	if (o->skip_dir_mtime_ms == NOT_GIVEN)
 		o->skip_dir_mtime_ms = CFS_SKIP_DIR_MTIME_MS;
 	r = volume_use_credentials(o->common.credentials);

@@ -458,11 +458,9 @@ static int objbench_run(void *options, const char **args)
 	struct waits *waits;
 	int r;
 
-	if (!parse_ladder(o->ladder, &b)) {
-		cmd_error("--threads wants up to %d numbers between 1 and %d", LADDER_MAX,
-			  THREADS_MAX);
-		return CMD_USAGE;
-	}
+	if (!parse_ladder(o->ladder, &b))
+		return cmd_usage("--threads wants up to %d numbers between 1 and %d", LADDER_MAX,
+				 THREADS_MAX);
 	r = volume_use_credentials(o->credentials);
 	if (r != CMD_OK)
 		return r;

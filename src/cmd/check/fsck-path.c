@@ -126,10 +126,8 @@ int fsck_path(struct fsck *f, const char *path, bool recursive)
 	struct cfs_entry top;
 	int r = admin_lookup(f->a, path, &top);
 
-	if (r < 0) {
-		cmd_error("%s: %s", path, strerror(-r));
-		return r;
-	}
+	if (r < 0)
+		return cmd_fail(r, "%s: %s", path, strerror(-r));
 	progress_begin(&f->p, "objects looked at");
 	r = push(&w, top.ino, top.attr.type);
 	while (r == 0 && w.n) {

@@ -131,8 +131,7 @@ static int fsck_run(void *options, const char **args)
 	};
 	r = o->path ? fsck_path(&f, o->path, o->recursive) : check_volume(&f, !o->no_data);
 	if (r < 0) {
-		cmd_error("the check could not be completed: %s", strerror(-r));
-		r = CMD_SYSTEM;
+		r = cmd_error("the check could not be completed: %s", strerror(-r));
 		goto out;
 	}
 	gaps_note_open(f.open);

@@ -406,30 +406,24 @@ static int run(struct gc *g)
 	/* Rows of slices without references stay: the merge finds them, and looks for records. */
 	if (r == 0 && g->o->delete)
 		r = cfs_meta_reap(g->a->meta, &g->reaped);
-	if (r < 0) {
-		cmd_error("cannot %s, no object is judged: %s",
-			  g->o->compact ? "compact" : "remove deleted data", strerror(-r));
-		return r;
-	}
+	if (r < 0)
+		return cmd_fail(r, "cannot %s, no object is judged: %s",
+				g->o->compact ? "compact" : "remove deleted data", strerror(-r));
 	r = blocks_list(g->a, &g->p, &g->objects, &g->listed);
-	if (r < 0) {
-		cmd_error("the objects could not be listed completely, nothing is removed: %s",
-			  strerror(-r));
-		return r;
-	}
+	if (r < 0)
+		return cmd_fail(
+			r, "the objects could not be listed completely, nothing is removed: %s",
+			strerror(-r));
 	r = read_metadata(g);
-	if (r < 0) {
-		cmd_error("the metadata could not be read completely, nothing is removed: %s",
-			  strerror(-r));
-		return r;
-	}
+	if (r < 0)
+		return cmd_fail(r,
+				"the metadata could not be read completely, nothing is removed: %s",
+				strerror(-r));
 	if (g->o->delete)
 		r = cfs_meta_settle(g->a->meta);
-	if (r < 0) {
-		cmd_error("changes could not be made durable, nothing is removed: %s",
-			  strerror(-r));
-		return r;
-	}
+	if (r < 0)
+		return cmd_fail(r, "changes could not be made durable, nothing is removed: %s",
+				strerror(-r));
 	if (g->o->delete)
 		r = remover_create(g->a, (unsigned)g->o->threads, &g->remover);
 	if (r == 0)
@@ -552,11 +546,10 @@ static int judge_from(struct gc *g)
 	int64_t here_s = cfs_wall_s(), there_s = here_s;
 	int r = g->o->delete ? ask_time(g->a, &there_s) : 0;
 
-	if (r < 0) {
-		cmd_error("the object store's clock cannot be read, nothing is removed: %s",
-			  strerror(-r));
-		return r;
-	}
+	if (r < 0)
+		return cmd_fail(r,
+				"the object store's clock cannot be read, nothing is removed: %s",
+				strerror(-r));
 	if (here_s - there_s > SKEW_TOLD_S || there_s - here_s > SKEW_TOLD_S)
 		cmd_error("note: the clock of this host is %" PRId64 " s %s that of the object "
 			  "store, by which objects are judged",

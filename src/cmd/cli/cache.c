@@ -65,8 +65,7 @@ static int map(const char *path, bool json)
 	int r = inside_find(path, &in);
 
 	if (r == CMD_OK && in.is_dir) {
-		cmd_error("%s: %s; only files have blocks", path, strerror(EISDIR));
-		r = CMD_USAGE;
+		r = cmd_usage("%s: %s; only files have blocks", path, strerror(EISDIR));
 	}
 	while (r == CMD_OK && more) {
 		reply = control_run(in.point,
@@ -101,10 +100,8 @@ static int cache_run(void *options, const char **args)
 {
 	const struct cache_opts *o = options;
 
-	if (strcmp(args[0], "map")) {
-		cmd_error("unknown action '%s'; there is only map", args[0]);
-		return CMD_USAGE;
-	}
+	if (strcmp(args[0], "map"))
+		return cmd_usage("unknown action '%s'; there is only map", args[0]);
 	return map(args[1], o->json);
 }
 

@@ -34,10 +34,8 @@ static int clone_path(const char *src, const char *dst, const struct clone_opts 
 	r = inside_find_new(dst, &to);
 	if (r != CMD_OK)
 		return r;
-	if (strcmp(from.point, to.point)) {
-		cmd_error("%s and %s are not in the same mount", src, dst);
-		return CMD_USAGE;
-	}
+	if (strcmp(from.point, to.point))
+		return cmd_usage("%s and %s are not in the same mount", src, dst);
 	hex = control_hex(to.name);
 	if (!hex)
 		return CMD_SYSTEM;

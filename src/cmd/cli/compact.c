@@ -46,9 +46,8 @@ static int compact_path(const char *path, bool json)
 			 get(reply, "records_after"));
 	}
 	if (r == CMD_OK && get(reply, "failed")) {
-		cmd_error("%s: %lld chunks could not be compacted, see the log of the mount", path,
-			  get(reply, "failed"));
-		r = CMD_SYSTEM;
+		r = cmd_error("%s: %lld chunks could not be compacted, see the log of the mount",
+			      path, get(reply, "failed"));
 	}
 	json_decref(reply);
 	return r;

@@ -350,10 +350,8 @@ static int print_setting(const struct cfs_setting *s, bool json)
 {
 	cfs_auto_free char *shown = NULL;
 
-	if (cfs_setting_show(s, &shown) < 0) {
-		cmd_error("out of memory");
-		return CMD_SYSTEM;
-	}
+	if (cfs_setting_show(s, &shown) < 0)
+		return cmd_error("out of memory");
 	if (json)
 		puts(shown); /* not by cmd_line(), which replaces newlines */
 	else
@@ -412,11 +410,10 @@ static int config_run(void *options, const char **args)
 	char err[256] = "out of memory";
 	int r;
 
-	if (o->tag && !is_tag(o->tag)) {
-		cmd_error("--tag: not one KEY=VALUE of letters, digits, spaces and +-._:/@: %s",
-			  o->tag);
-		return CMD_USAGE;
-	}
+	if (o->tag && !is_tag(o->tag))
+		return cmd_usage(
+			"--tag: not one KEY=VALUE of letters, digits, spaces and +-._:/@: %s",
+			o->tag);
 	r = admin_open(args[0], &common, any_change(o) ? ADMIN_WRITE : 0, &a);
 	if (r != CMD_OK)
 		goto out;

@@ -95,23 +95,18 @@ static int check_sessions(struct destroy *d)
 	d->sessions = 0;
 	d->heartbeats = 0;
 	r = cfs_meta_each_session(d->a.meta, &ctx, count_live, d);
-	if (r < 0) {
-		cmd_error("cannot read the sessions: %s", strerror(-r));
-		return CMD_SYSTEM;
-	}
+	if (r < 0)
+		return cmd_error("cannot read the sessions: %s", strerror(-r));
 	if (d->o->force || d->o->dry_run)
 		return CMD_OK;
-	if (d->sessions) {
-		cmd_error("%u sessions are active (see `cachefs status`): unmount first",
-			  d->sessions);
-		return CMD_SYSTEM;
-	}
+	if (d->sessions)
+		return cmd_error("%u sessions are active (see `cachefs status`): unmount first",
+				 d->sessions);
 	/* A session that seems to have ended, by this host's clock, has sent a heartbeat. */
-	if (again && d->heartbeats != before) {
-		cmd_error("sessions are active that should have ended: is the clock of this host "
-			  "right? See `cachefs status`, and unmount first");
-		return CMD_SYSTEM;
-	}
+	if (again && d->heartbeats != before)
+		return cmd_error(
+			"sessions are active that should have ended: is the clock of this host "
+			"right? See `cachefs status`, and unmount first");
 	return CMD_OK;
 }
 
@@ -184,11 +179,10 @@ static int destroy(struct destroy *d)
 	if (r != CMD_OK)
 		return r;
 	r = list_objects(d);
-	if (r < 0) {
-		cmd_error("the objects could not be listed completely, nothing is removed: %s",
-			  strerror(-r));
-		return CMD_SYSTEM;
-	}
+	if (r < 0)
+		return cmd_error(
+			"the objects could not be listed completely, nothing is removed: %s",
+			strerror(-r));
 	if (!d->o->common.json || !d->o->yes)
 		say_what(d);
 	if (d->o->dry_run)
@@ -199,18 +193,15 @@ static int destroy(struct destroy *d)
 	if (r != CMD_OK)
 		return r;
 	r = remove_objects(d);
-	if (r < 0) {
-		cmd_error("%" PRIu64 " of %" PRIu64 " objects are removed, the metadata is kept: "
-			  "give the command again: %s",
-			  d->removed.objects, d->objects, strerror(-r));
-		return CMD_SYSTEM;
-	}
+	if (r < 0)
+		return cmd_error("%" PRIu64 " of %" PRIu64
+				 " objects are removed, the metadata is kept: "
+				 "give the command again: %s",
+				 d->removed.objects, d->objects, strerror(-r));
 	ctx = cfs_ctx_internal(10 * ADMIN_STEP_MS);
 	r = cfs_meta_destroy_volume(d->a.meta, &ctx);
-	if (r < 0) {
-		cmd_error("the metadata could not be removed: %s", strerror(-r));
-		return CMD_SYSTEM;
-	}
+	if (r < 0)
+		return cmd_error("the metadata could not be removed: %s", strerror(-r));
 	d->a.needs = 0; /* the counters are gone, so no usage is written at the end */
 	return CMD_OK;
 }
@@ -234,9 +225,8 @@ static int destroy_run(void *options, const char **args)
 	if (r != CMD_OK)
 		goto out;
 	if (strcmp(args[1], d.a.setting->uuid)) {
-		cmd_error("the volume there is %s with UUID %s", d.a.setting->name,
-			  d.a.setting->uuid);
-		r = CMD_USAGE;
+		r = cmd_usage("the volume there is %s with UUID %s", d.a.setting->name,
+			      d.a.setting->uuid);
 		goto out;
 	}
 	r = destroy(&d);

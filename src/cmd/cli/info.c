@@ -72,22 +72,17 @@ static int info_run(void *options, const char **args)
 	json_t *reply;
 	int r;
 
-	if (lstat(path, &st) < 0) {
-		cmd_error("%s: %s", path, strerror(errno));
-		return CMD_USAGE;
-	}
+	if (lstat(path, &st) < 0)
+		return cmd_usage("%s: %s", path, strerror(errno));
 	if (control_find_mount(path, point, sizeof(point)) < 0)
 		return CMD_USAGE;
 	reply = control_ask(point,
 			    json_pack("{s:s, s:I}", "op", "info", "inode", (json_int_t)st.st_ino));
-	if (!reply) {
-		cmd_error("the mount at %s does not answer: %s", point, strerror(errno));
-		return CMD_SYSTEM;
-	}
+	if (!reply)
+		return cmd_error("the mount at %s does not answer: %s", point, strerror(errno));
 	error = json_string_value(json_object_get(reply, "error"));
 	if (error) {
-		cmd_error("%s: %s", path, error);
-		r = CMD_SYSTEM;
+		r = cmd_error("%s: %s", path, error);
 	} else if (o->json) {
 		json_dumpf(reply, stdout, JSON_INDENT(2));
 		putchar('\n');

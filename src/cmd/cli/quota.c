@@ -64,10 +64,8 @@ static int find_target(struct quota_cmd *c, struct cfs_quota *ret)
 	int r;
 
 	*ret = (struct cfs_quota){.max_space = -1, .max_inodes = -1};
-	if ((o->path != NULL) + (o->uid >= 0) + (o->gid >= 0) != 1) {
-		cmd_error("give one of --path, --uid and --gid");
-		return CMD_USAGE;
-	}
+	if ((o->path != NULL) + (o->uid >= 0) + (o->gid >= 0) != 1)
+		return cmd_usage("give one of --path, --uid and --gid");
 	if (!o->path) {
 		ret->kind = o->uid >= 0 ? CFS_QUOTA_USER : CFS_QUOTA_GROUP;
 		ret->key = (uint64_t)(o->uid >= 0 ? o->uid : o->gid);
@@ -76,14 +74,11 @@ static int find_target(struct quota_cmd *c, struct cfs_quota *ret)
 	r = admin_lookup(&c->a, o->path, &e);
 	if (r == 0 && e.attr.type != CFS_TYPE_DIR)
 		r = -ENOTDIR;
-	if (r == 0 && (e.ino == CFS_ROOT_INO || cfs_ino_is_trash(e.ino))) {
-		cmd_error("%s: use `cachefs config --capacity` to limit the whole volume", o->path);
-		return CMD_USAGE;
-	}
-	if (r < 0) {
-		cmd_error("%s: %s", o->path, strerror(-r));
-		return CMD_SYSTEM;
-	}
+	if (r == 0 && (e.ino == CFS_ROOT_INO || cfs_ino_is_trash(e.ino)))
+		return cmd_usage("%s: use `cachefs config --capacity` to limit the whole volume",
+				 o->path);
+	if (r < 0)
+		return cmd_error("%s: %s", o->path, strerror(-r));
 	ret->kind = CFS_QUOTA_DIR;
 	ret->key = e.ino;
 	ret->max_space = ret->max_inodes = 0;
@@ -207,8 +202,7 @@ static int run_list(struct quota_cmd *c)
 	free(all.v);
 	if (r < 0) {
 		json_decref(list);
-		cmd_error("cannot read the quotas: %s", strerror(-r));
-		return CMD_SYSTEM;
+		return cmd_error("cannot read the quotas: %s", strerror(-r));
 	}
 	show(c, list);
 	return CMD_OK;
@@ -228,8 +222,7 @@ static int run_get(struct quota_cmd *c)
 	r = load(c, &q);
 	if (r <= 0 || !is_set(&q)) {
 		json_decref(list);
-		cmd_error("%s", r < 0 ? strerror(-r) : "there is no such quota");
-		return CMD_SYSTEM;
+		return cmd_error("%s", r < 0 ? strerror(-r) : "there is no such quota");
 	}
 	json_array_append_new(list, describe(c, &q));
 	show(c, list);
@@ -305,18 +298,14 @@ static int run_set(struct quota_cmd *c)
 	struct cfs_quota q;
 	int r;
 
-	if (o->capacity == NOT_GIVEN && o->inodes < 0) {
-		cmd_error("set needs --capacity or --inodes");
-		return CMD_USAGE;
-	}
+	if (o->capacity == NOT_GIVEN && o->inodes < 0)
+		return cmd_usage("set needs --capacity or --inodes");
 	r = find_target(c, &q);
 	if (r != CMD_OK)
 		return r;
 	r = set(c, &q);
-	if (r < 0) {
-		cmd_error("the quota could not be set: %s", strerror(-r));
-		return CMD_SYSTEM;
-	}
+	if (r < 0)
+		return cmd_error("the quota could not be set: %s", strerror(-r));
 	hint(c);
 	return run_get(c);
 }
@@ -335,10 +324,8 @@ static int run_delete(struct quota_cmd *c)
 		r = cfs_meta_del_quota(c->a.meta, &ctx, q.kind, q.key);
 	else if (r == 0)
 		r = -ENOENT;
-	if (r < 0) {
-		cmd_error("%s", r == -ENOENT ? "there is no such quota" : strerror(-r));
-		return CMD_SYSTEM;
-	}
+	if (r < 0)
+		return cmd_error("%s", r == -ENOENT ? "there is no such quota" : strerror(-r));
 	return CMD_OK;
 }
 
@@ -379,8 +366,7 @@ static int check(struct quota_cmd *c, bool repair)
 	r = quota_check(&c->a, repair, found, c, &open);
 	if (r < 0) {
 		json_decref(c->list);
-		cmd_error("the quotas could not be checked: %s", strerror(-r));
-		return CMD_SYSTEM;
+		return cmd_error("the quotas could not be checked: %s", strerror(-r));
 	}
 	gaps_note_open(open);
 	if (c->o->common.json)
@@ -421,10 +407,8 @@ static int quota_run(void *options, const char **args)
 		if (!strcmp(subs[i].name, args[0]))
 			sub = &subs[i];
 	}
-	if (!sub) {
-		cmd_error("'%s' is none of set, get, list, delete, check, repair", args[0]);
-		return CMD_USAGE;
-	}
+	if (!sub)
+		return cmd_usage("'%s' is none of set, get, list, delete, check, repair", args[0]);
 	r = admin_open(args[1], &o->common, sub->writes || o->repair ? ADMIN_WRITE : 0, &c.a);
 	if (r == CMD_OK)
 		r = sub->run(&c);

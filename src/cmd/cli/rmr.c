@@ -295,18 +295,15 @@ static int remove_path(struct rmr *r, const char *path)
 
 	if (rc != CMD_OK)
 		return rc;
-	if (!in.parent) {
-		cmd_error("%s: the root of a mount cannot be removed", path);
-		return CMD_USAGE;
-	}
+	if (!in.parent)
+		return cmd_usage("%s: the root of a mount cannot be removed", path);
 	progress_begin(&r->p, r->o->dry_run ? "entries counted" : "entries removed");
 	if (r->o->skip_trash && !r->o->dry_run) {
 		rc = by_mount(r, path, &in);
 	} else {
 		e = by_system_calls(r, path, &in);
 		if (e < 0) {
-			cmd_error("%s: %s", path, strerror(-e));
-			rc = CMD_SYSTEM;
+			rc = cmd_error("%s: %s", path, strerror(-e));
 		}
 	}
 	progress_end(&r->p);
@@ -332,10 +329,8 @@ static int rmr_run(void *options, const char **args)
 
 	raise_files();
 	if (cfs_cond_init(&r.idle) < 0 ||
-	    cfs_workers_create("rmr", (unsigned)o->threads, QUEUE, &r.workers) < 0) {
-		cmd_error("out of memory");
-		return CMD_SYSTEM;
-	}
+	    cfs_workers_create("rmr", (unsigned)o->threads, QUEUE, &r.workers) < 0)
+		return cmd_error("out of memory");
 	for (; *args; args++) {
 		one = remove_path(&r, *args);
 		rc = rc == CMD_OK ? one : rc;

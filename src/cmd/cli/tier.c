@@ -234,24 +234,20 @@ static int check_request(struct tier_cmd *c, const char *path, struct cfs_entry 
 	const struct tier_opts *o = c->o;
 	int r;
 
-	if (!path || o->tier < 0) {
-		cmd_error("set needs --tier N and a path, given from the root of the volume");
-		return CMD_USAGE;
-	}
-	if (o->tier > 0 && !is_defined(find_tier(c->a.setting, o->tier))) {
-		cmd_error("tier %" PRId64 " is not defined; `cachefs config --tier %" PRId64
-			  " --storage-class CLASS` defines it",
-			  o->tier, o->tier);
-		return CMD_USAGE;
-	}
+	if (!path || o->tier < 0)
+		return cmd_usage(
+			"set needs --tier N and a path, given from the root of the volume");
+	if (o->tier > 0 && !is_defined(find_tier(c->a.setting, o->tier)))
+		return cmd_usage("tier %" PRId64 " is not defined; `cachefs config --tier %" PRId64
+				 " --storage-class CLASS` defines it",
+				 o->tier, o->tier);
 	r = admin_lookup(&c->a, path, ret);
 	if (r == 0 && (cfs_ino_is_trash(ret->ino) ||
 		       (ret->attr.type != CFS_TYPE_DIR && ret->attr.type != CFS_TYPE_FILE)))
 		r = -EINVAL;
-	if (r == -EINVAL) {
-		cmd_error("%s: only files and directories outside the trash have a tier", path);
-		return CMD_USAGE;
-	}
+	if (r == -EINVAL)
+		return cmd_usage("%s: only files and directories outside the trash have a tier",
+				 path);
 	if (r < 0)
 		cmd_error("%s: %s", path, strerror(-r));
 	return r < 0 ? CMD_SYSTEM : CMD_OK;
@@ -290,10 +286,8 @@ static int tier_run(void *options, const char **args)
 	bool set = !strcmp(args[0], "set");
 	int r;
 
-	if (!set && (strcmp(args[0], "list") || args[2])) {
-		cmd_error("usage: cachefs %s %s", cmd_tier.name, cmd_tier.synopsis);
-		return CMD_USAGE;
-	}
+	if (!set && (strcmp(args[0], "list") || args[2]))
+		return cmd_usage("usage: cachefs %s %s", cmd_tier.name, cmd_tier.synopsis);
 	r = admin_open(args[1], &o->common, set ? ADMIN_WRITE : 0, &c.a);
 	if (r == CMD_OK)
 		r = set ? run_set(&c, args[2]) : run_list(&c);

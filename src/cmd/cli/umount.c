@@ -65,10 +65,9 @@ static int wait_for_process(pid_t pid, const struct mounted *m, uint64_t timeout
 	close(p.fd);
 	if (r > 0)
 		return CMD_OK;
-	cmd_error(elsewhere ? "unmounted here, but process %d goes on for those"
-			    : "unmounted, but process %d still flushes data",
-		  (int)pid);
-	return CMD_SYSTEM;
+	return cmd_error(elsewhere ? "unmounted here, but process %d goes on for those"
+				   : "unmounted, but process %d still flushes data",
+			 (int)pid);
 }
 
 /* The number of staged blocks in the reply; 0 when the reply has none. */
@@ -103,14 +102,12 @@ static int flush_staged(const char *point, uint64_t timeout_ms)
 	if (left == 0 && !live_stopped())
 		return CMD_OK;
 	ask_staged(point, "normal", &bytes);
-	if (live_stopped()) {
-		cmd_error("interrupted, %s stays mounted", point);
-		return CMD_INTERRUPTED;
-	}
-	cmd_error("%llu blocks (%s) are not uploaded yet, %s stays mounted; --no-flush leaves them "
-		  "to the next mount",
-		  (unsigned long long)left, progress_size(bytes, size), point);
-	return CMD_SYSTEM;
+	if (live_stopped())
+		return cmd_fail(CMD_INTERRUPTED, "interrupted, %s stays mounted", point);
+	return cmd_error(
+		"%llu blocks (%s) are not uploaded yet, %s stays mounted; --no-flush leaves them "
+		"to the next mount",
+		(unsigned long long)left, progress_size(bytes, size), point);
 }
 
 /* answers: the mount does. */
@@ -152,14 +149,10 @@ static int umount_run(void *options, const char **args)
 	int r;
 
 	r = mounted_resolve(dir, point, sizeof(point));
-	if (r < 0 || mounted_at(point, &m) < 0) {
-		cmd_error("%s: not mounted", dir);
-		return CMD_USAGE;
-	}
-	if (strcmp(m.type, CFS_FSTYPE)) {
-		cmd_error("%s: not a cachefs mount (%s)", dir, m.type);
-		return CMD_USAGE;
-	}
+	if (r < 0 || mounted_at(point, &m) < 0)
+		return cmd_usage("%s: not mounted", dir);
+	if (strcmp(m.type, CFS_FSTYPE))
+		return cmd_usage("%s: not a cachefs mount (%s)", dir, m.type);
 	pid = control_pid(point);
 	answers = pid > 0;
 	if (!answers)

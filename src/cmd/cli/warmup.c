@@ -159,10 +159,8 @@ static int add(struct warmup *w, const char *path)
 		flushed = flush(w);
 	memcpy(w->point, in.point, sizeof(w->point));
 	w->paths[w->n] = strdup(path);
-	if (!w->paths[w->n]) {
-		cmd_error("out of memory");
-		return CMD_SYSTEM;
-	}
+	if (!w->paths[w->n])
+		return cmd_error("out of memory");
 	w->inodes[w->n++] = in.ino;
 	return flushed;
 }
@@ -175,10 +173,8 @@ static int add_list(struct warmup *w, const char *file)
 	size_t cap = 0;
 	ssize_t len;
 
-	if (!in) {
-		cmd_error("%s: %s", file, strerror(errno));
-		return CMD_USAGE;
-	}
+	if (!in)
+		return cmd_usage("%s: %s", file, strerror(errno));
 	while ((len = getline(&line, &cap, in)) > 0) {
 		if (line[len - 1] == '\n')
 			line[--len] = '\0';
@@ -188,8 +184,7 @@ static int add_list(struct warmup *w, const char *file)
 		r = r == CMD_OK ? one : r;
 	}
 	if (ferror(in)) {
-		cmd_error("%s: %s", file, strerror(errno));
-		r = CMD_SYSTEM;
+		r = cmd_error("%s: %s", file, strerror(errno));
 	}
 	free(line);
 	if (in != stdin)
@@ -285,14 +280,10 @@ static int warmup_run(void *options, const char **args)
 {
 	const struct warmup_opts *o = options;
 
-	if (o->evict + o->check + o->whole > 1) {
-		cmd_error("--evict, --check and --whole exclude each other");
-		return CMD_USAGE;
-	}
-	if (!args[0] && !o->file) {
-		cmd_error("usage: cachefs %s %s", cmd_warmup.name, cmd_warmup.synopsis);
-		return CMD_USAGE;
-	}
+	if (o->evict + o->check + o->whole > 1)
+		return cmd_usage("--evict, --check and --whole exclude each other");
+	if (!args[0] && !o->file)
+		return cmd_usage("usage: cachefs %s %s", cmd_warmup.name, cmd_warmup.synopsis);
 	return warm(o, args);
 }
 

@@ -397,10 +397,8 @@ static int collect(const char *point, const char *file)
 	int r;
 
 	r = tar_create(file, &t);
-	if (r < 0) {
-		cmd_error("%s: %s", file, strerror(-r));
-		return CMD_USAGE;
-	}
+	if (r < 0)
+		return cmd_usage("%s: %s", file, strerror(-r));
 	add_version(t);
 	add_mountinfo(t, point, &dev);
 	add_kernel(t, dev);

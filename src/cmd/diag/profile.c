@@ -282,10 +282,8 @@ static int profile(struct profile *p)
 
 	r = live_reader_start(p->path, NULL, &p->reader);
 	p->start_ms = next = cfs_now_ms();
-	if (r < 0) {
-		cmd_error("%s: %s", p->path, strerror(-r));
-		return CMD_SYSTEM;
-	}
+	if (r < 0)
+		return cmd_error("%s: %s", p->path, strerror(-r));
 	for (n = 0; r == 0 && (p->o->count == 0 || n < p->o->count); n++) {
 		next += p->o->interval_ms;
 		r = count_until(p, next);
@@ -297,10 +295,9 @@ static int profile(struct profile *p)
 	ended = live_reader_stop(&p->reader);
 	if (r == -ESTALE && ended < 0 && ended != -EINTR)
 		r = ended;
-	if (r < 0 && !live_stopped()) {
-		cmd_error("%s: %s", p->path, r == -ESTALE ? "the mount has ended" : strerror(-r));
-		return CMD_SYSTEM;
-	}
+	if (r < 0 && !live_stopped())
+		return cmd_error("%s: %s", p->path,
+				 r == -ESTALE ? "the mount has ended" : strerror(-r));
 	if (p->o->json)
 		print_json(p);
 	else if (!live)

@@ -257,8 +257,7 @@ static int watch(const char *path, const struct stats_opts *o)
 	}
 	if (r == 0 || live_stopped())
 		return CMD_OK;
-	cmd_error("%s: %s", path, strerror(-r));
-	return CMD_SYSTEM;
+	return cmd_error("%s: %s", path, strerror(-r));
 }
 
 static int stats_run(void *options, const char **args)

@@ -152,14 +152,11 @@ static int dump_run(void *options, const char **args)
 	struct dump d = {0};
 	int r;
 
-	if (o->to_bucket && (args[1] || o->binary || o->keep_secrets || o->compress)) {
-		cmd_error("--to-bucket goes without FILE, --binary, --keep-secrets and --compress");
-		return CMD_USAGE;
-	}
-	if (o->skip_trash && o->binary) {
-		cmd_error("--skip-trash is for JSON");
-		return CMD_USAGE;
-	}
+	if (o->to_bucket && (args[1] || o->binary || o->keep_secrets || o->compress))
+		return cmd_usage(
+			"--to-bucket goes without FILE, --binary, --keep-secrets and --compress");
+	if (o->skip_trash && o->binary)
+		return cmd_usage("--skip-trash is for JSON");
 	if (o->to_bucket)
 		return to_bucket(o, args[0]);
 	d.skip_trash = o->skip_trash;

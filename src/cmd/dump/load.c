@@ -278,12 +278,11 @@ static int parse_until(const char *text, int64_t *ret_ms, uint64_t *ret_entry)
 		      !text[used]))
 		return 0;
 	end = strptime(text, "%Y-%m-%dT%H:%M:%SZ", &tm);
-	if (!end || *end) {
-		cmd_error("--until: neither a time as 2026-01-31T12:00:00Z nor an entry as "
-			  "log-00000000000000a1: %s",
-			  text);
-		return -EINVAL;
-	}
+	if (!end || *end)
+		return cmd_fail(-EINVAL,
+				"--until: neither a time as 2026-01-31T12:00:00Z nor an entry as "
+				"log-00000000000000a1: %s",
+				text);
 	*ret_ms = (int64_t)timegm(&tm) * 1000;
 	return 0;
 }
@@ -317,10 +316,8 @@ static int from_replica(const struct load_opts *o, const char *url)
 	int64_t until_ms;
 	int r;
 
-	if (!path) {
-		cmd_error("a replica is restored into SQLite: sqlite3:///PATH");
-		return CMD_USAGE;
-	}
+	if (!path)
+		return cmd_usage("a replica is restored into SQLite: sqlite3:///PATH");
 	if (parse_until(o->until, &until_ms, &until_entry) < 0)
 		return CMD_USAGE;
 	waits = waits_begin();

@@ -60,19 +60,15 @@ static int remount(const char *point, const struct mount_opts *o)
 {
 	struct mounted m;
 
-	if (mounted_at(point, &m) < 0 || strcmp(m.type, CFS_FSTYPE)) {
-		cmd_error("%s: not a mounted cachefs", point);
-		return CMD_MOUNT_FAILED;
-	}
-	if (!o->ro && m.ro && control_is_read_only(point)) {
-		cmd_error("%s was mounted read-only from the start: unmount it and mount it again",
-			  point);
-		return CMD_MOUNT_FAILED;
-	}
-	if (mount(m.source, point, m.type, remount_flags(&m, o), NULL) < 0) {
-		cmd_error("cannot remount %s: %s", point, strerror(errno));
-		return CMD_MOUNT_FAILED;
-	}
+	if (mounted_at(point, &m) < 0 || strcmp(m.type, CFS_FSTYPE))
+		return cmd_fail(CMD_MOUNT_FAILED, "%s: not a mounted cachefs", point);
+	if (!o->ro && m.ro && control_is_read_only(point))
+		return cmd_fail(
+			CMD_MOUNT_FAILED,
+			"%s was mounted read-only from the start: unmount it and mount it again",
+			point);
+	if (mount(m.source, point, m.type, remount_flags(&m, o), NULL) < 0)
+		return cmd_fail(CMD_MOUNT_FAILED, "cannot remount %s: %s", point, strerror(errno));
 	return CMD_OK;
 }
 
@@ -83,27 +79,26 @@ static int check_takeover(const char *point, const struct mounted *m, const stru
 	char path[200];
 	int r;
 
-	if (m->uid != geteuid()) {
-		cmd_error("%s: already mounted (%s), by the user with id %u, who alone may "
-			  "upgrade it",
-			  point, m->source, m->uid);
-		return CMD_MOUNT_FAILED;
-	}
-	if (!o->supervise) {
-		cmd_error("%s: already mounted (%s); without supervise it cannot be taken over",
-			  point, m->source);
-		return CMD_MOUNT_FAILED;
-	}
+	if (m->uid != geteuid())
+		return cmd_fail(CMD_MOUNT_FAILED,
+				"%s: already mounted (%s), by the user with id %u, who alone may "
+				"upgrade it",
+				point, m->source, m->uid);
+	if (!o->supervise)
+		return cmd_fail(
+			CMD_MOUNT_FAILED,
+			"%s: already mounted (%s); without supervise it cannot be taken over",
+			point, m->source);
 	mount_config_tell_differences(point, o);
 	/* Descriptors inherited from the caller must not keep the mount busy for ever. */
 	close_range(STDERR_FILENO + 1, ~0U, 0);
 	r = handover_path(m->dev_minor, path, sizeof(path));
-	if (r < 0) {
-		cmd_error("%s: already mounted (%s), and the directory of its supervisor's socket "
-			  "cannot be used: %s",
-			  point, m->source, strerror(-r));
-		return CMD_MOUNT_FAILED;
-	}
+	if (r < 0)
+		return cmd_fail(
+			CMD_MOUNT_FAILED,
+			"%s: already mounted (%s), and the directory of its supervisor's socket "
+			"cannot be used: %s",
+			point, m->source, strerror(-r));
 	*ret_takes_over = true;
 	return CMD_OK;
 }
@@ -135,17 +130,12 @@ static int check_mount_point(const char *point, const struct mount_opts *o, bool
 			continue;
 		if (o->takeover && !o->fake)
 			return check_takeover(point, &m, o, ret_takes_over);
-		cmd_error("%s: already mounted (%s)", point, m.source);
-		return CMD_MOUNT_FAILED;
+		return cmd_fail(CMD_MOUNT_FAILED, "%s: already mounted (%s)", point, m.source);
 	}
-	if (stat(point, &st) < 0) {
-		cmd_error("mount point %s: %s", point, strerror(errno));
-		return CMD_MOUNT_FAILED;
-	}
-	if (!S_ISDIR(st.st_mode)) {
-		cmd_error("mount point %s: not a directory", point);
-		return CMD_MOUNT_FAILED;
-	}
+	if (stat(point, &st) < 0)
+		return cmd_fail(CMD_MOUNT_FAILED, "mount point %s: %s", point, strerror(errno));
+	if (!S_ISDIR(st.st_mode))
+		return cmd_fail(CMD_MOUNT_FAILED, "mount point %s: not a directory", point);
 	return CMD_OK;
 }
 
@@ -159,10 +149,8 @@ static int check_volume(const char *url, const struct mount_opts *o)
 	char err[256] = "";
 	int r;
 
-	if (volume_open(url, &conf, &meta, &setting, err) < 0) {
-		cmd_error("%s", err);
-		return CMD_MOUNT_FAILED;
-	}
+	if (volume_open(url, &conf, &meta, &setting, err) < 0)
+		return cmd_fail(CMD_MOUNT_FAILED, "%s", err);
 	r = volume_open_objects(setting, o->storage, o->bucket, &objects, err);
 	if (r == 0)
 		cfs_object_close(objects);
@@ -180,10 +168,9 @@ static int verify_answer(const char *point, uint64_t timeout_ms)
 
 	signal(SIGALRM, SIG_DFL);
 	alarm((unsigned)(timeout_ms / 1000) + 1);
-	if (statvfs(point, &st) < 0) {
-		cmd_error("%s is mounted but does not answer: %s", point, strerror(errno));
-		return CMD_MOUNT_FAILED;
-	}
+	if (statvfs(point, &st) < 0)
+		return cmd_fail(CMD_MOUNT_FAILED, "%s is mounted but does not answer: %s", point,
+				strerror(errno));
 	alarm(0);
 	return CMD_OK;
 }
@@ -266,10 +253,8 @@ static int mount_in_background(const char *url, const char *point, const struct 
 	int r;
 
 	r = daemon_fork(o->mount_timeout_ms, &d);
-	if (r < 0) {
-		cmd_error("cannot start a process: %s", strerror(-r));
-		return CMD_SYSTEM;
-	}
+	if (r < 0)
+		return cmd_error("cannot start a process: %s", strerror(-r));
 	if (r == 1)
 		return verify_answer(point, o->mount_timeout_ms);
 	if (r > 1)
@@ -299,18 +284,16 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 	char point[4096];
 	int r;
 
-	if (cfs_log_level_parse(o->log_level, &level) < 0) {
-		cmd_error("log-level '%s' is not one of error, warning, info, debug", o->log_level);
-		return CMD_USAGE;
-	}
+	if (cfs_log_level_parse(o->log_level, &level) < 0)
+		return cmd_usage("log-level '%s' is not one of error, warning, info, debug",
+				 o->log_level);
 	r = volume_use_credentials(o->credentials);
 	if (r != CMD_OK)
 		return r;
 	r = mounted_resolve(dir, point, sizeof(point));
-	if (r < 0 || !full_url) {
-		cmd_error("mount point %s: %s", dir, strerror(r < 0 ? -r : ENOMEM));
-		return CMD_MOUNT_FAILED;
-	}
+	if (r < 0 || !full_url)
+		return cmd_fail(CMD_MOUNT_FAILED, "mount point %s: %s", dir,
+				strerror(r < 0 ? -r : ENOMEM));
 	if (o->remount)
 		return remount(point, o);
 	r = check_mount_point(point, o, &takes_over);

@@ -108,16 +108,15 @@ static int wait_report(struct daemon *d, pid_t pid, int fd, uint64_t timeout_ms,
 				  (double)timeout_ms / 1000);
 		return interrupted ? CMD_INTERRUPTED : CMD_MOUNT_FAILED;
 	}
-	if (!comes && !report_comes(fd, cfs_deadline_in(REPORT_MS), NULL)) {
-		cmd_error("process %d has the mount, and does not report whether it serves it",
-			  (int)pid);
-		return CMD_MOUNT_FAILED;
-	}
+	if (!comes && !report_comes(fd, cfs_deadline_in(REPORT_MS), NULL))
+		return cmd_fail(
+			CMD_MOUNT_FAILED,
+			"process %d has the mount, and does not report whether it serves it",
+			(int)pid);
 	n = read(fd, &rep, sizeof(rep) - 1);
 	if (n < 1) {
 		reap(pid, cfs_deadline_in(KILL_GRACE_MS));
-		cmd_error("the mount process died while starting");
-		return CMD_MOUNT_FAILED;
+		return cmd_fail(CMD_MOUNT_FAILED, "the mount process died while starting");
 	}
 	if (rep.reason[0] && rep.status)
 		cmd_error("%s", rep.reason);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,15 +21,6 @@
 
 enum { INODE_BATCH = 1024, SLICE_BATCH = 4096 };
 enum { LEAVE_MS = 3000 }; /* deadline of cfs_meta_leave(): a successor process waits */
-
-__attribute__((format(printf, 2, 3))) static void say(char err[256], const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(err, 256, fmt, ap);
-	va_end(ap);
-}
 
 int cfs_core_check_name(const char *name, size_t len)
 {
@@ -188,7 +178,7 @@ static int open_engine(struct cfs_meta *m, const char *url, char err[256])
 		return rc;
 	rc = find_engine(m->url.engine, &ops, err);
 	if (rc == -EINVAL)
-		say(err, "no metadata engine for the scheme of %.180s", m->masked_url);
+		snprintf(err, 256, "no metadata engine for the scheme of %.180s", m->masked_url);
 	if (rc)
 		return rc;
 	return ops->open(&conf, &m->eng, err);
@@ -201,10 +191,8 @@ int cfs_meta_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_
 	const char *trace = getenv("CFS_TRACE");
 	int rc;
 
-	if (!m) {
-		say(err, "out of memory");
-		return -ENOMEM;
-	}
+	if (!m)
+		return cfs_fail(err, -ENOMEM, "out of memory");
 	pthread_mutex_init(&m->setting_lock, NULL);
 	pthread_mutex_init(&m->trash_lock, NULL);
 	pthread_mutex_init(&m->unclosed_lock, NULL);
@@ -221,7 +209,7 @@ int cfs_meta_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_
 	}
 	m->conf.mount_point = m->mount_point;
 	if (rc)
-		say(err, "cannot prepare %.200s: %s", m->masked_url, strerror(-rc));
+		snprintf(err, 256, "cannot prepare %.200s: %s", m->masked_url, strerror(-rc));
 	else
 		rc = open_engine(m, url, err);
 	if (rc) {
@@ -296,9 +284,10 @@ static int load(struct cfs_meta *m, struct cfs_setting **ret, char err[256])
 	int rc = m->eng->ops->get_setting(m->eng, &ctx, &text);
 
 	if (rc == -ENODATA)
-		say(err, "%.200s has no volume: format it first", m->masked_url);
+		snprintf(err, 256, "%.200s has no volume: format it first", m->masked_url);
 	else if (rc)
-		say(err, "cannot read the setting of %.200s: %s", m->masked_url, strerror(-rc));
+		snprintf(err, 256, "cannot read the setting of %.200s: %s", m->masked_url,
+			 strerror(-rc));
 	if (rc)
 		return rc;
 	rc = cfs_setting_decode(text, strlen(text), &s, err);
@@ -308,7 +297,7 @@ static int load(struct cfs_meta *m, struct cfs_setting **ret, char err[256])
 	if (!rc) {
 		rc = cfs_core_adopt_setting(m, text, s);
 		if (rc)
-			say(err, "out of memory");
+			snprintf(err, 256, "out of memory");
 	}
 	if (rc) {
 		cfs_setting_free(s);
@@ -361,14 +350,12 @@ static int prepare_update(const struct cfs_setting *old, struct cfs_setting *s, 
 		rc = cfs_setting_take_rest(s, old);
 	if (rc || force)
 		return rc;
-	if (field) {
-		say(err, "volume %s exists and its %s cannot change", old->name, field);
-		return -EEXIST;
-	}
-	if (old->enable_acl && !s->enable_acl) {
-		say(err, "volume %s: ACLs cannot be switched off again", old->name);
-		return -EEXIST;
-	}
+	if (field)
+		return cfs_fail(err, -EEXIST, "volume %s exists and its %s cannot change",
+				old->name, field);
+	if (old->enable_acl && !s->enable_acl)
+		return cfs_fail(err, -EEXIST, "volume %s: ACLs cannot be switched off again",
+				old->name);
 	return 0;
 }
 
@@ -379,8 +366,8 @@ static int make_record(struct cfs_setting *s, char **ret, char err[256])
 	if (!rc)
 		rc = cfs_setting_encode(s, ret);
 	if (rc)
-		say(err, "cannot store the setting of volume %s: %s", s->name,
-		    rc == -EINVAL ? "it has a text that is not UTF-8" : strerror(-rc));
+		snprintf(err, 256, "cannot store the setting of volume %s: %s", s->name,
+			 rc == -EINVAL ? "it has a text that is not UTF-8" : strerror(-rc));
 	return rc;
 }
 
@@ -393,12 +380,11 @@ static int format_existing(struct cfs_meta *m, const struct cfs_ctx *ctx, const 
 	cfs_ino_t trash;
 	int rc;
 
-	if (cfs_load_unfinished(old_text)) {
-		say(err,
-		    "%.130s has the remains of an unfinished load: load --restart begins again",
-		    m->masked_url);
-		return -EEXIST;
-	}
+	if (cfs_load_unfinished(old_text))
+		return cfs_fail(
+			err, -EEXIST,
+			"%.130s has the remains of an unfinished load: load --restart begins again",
+			m->masked_url);
 	rc = cfs_setting_decode(old_text, strlen(old_text), &old, err);
 	if (rc && !force)
 		return rc;
@@ -419,7 +405,8 @@ static int format_existing(struct cfs_meta *m, const struct cfs_ctx *ctx, const 
 	if (!rc)
 		rc = cfs_core_adopt_setting(m, text, s);
 	if (rc)
-		say(err, "cannot update the setting of %.200s: %s", m->masked_url, strerror(-rc));
+		snprintf(err, 256, "cannot update the setting of %.200s: %s", m->masked_url,
+			 strerror(-rc));
 	return rc;
 }
 
@@ -437,7 +424,8 @@ static int format_empty(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cf
 	if (!rc)
 		cfs_core_make_root_stat(m);
 	if (rc)
-		say(err, "cannot create a volume in %.180s: %s", m->masked_url, strerror(-rc));
+		snprintf(err, 256, "cannot create a volume in %.180s: %s", m->masked_url,
+			 strerror(-rc));
 	return rc;
 }
 
@@ -450,15 +438,13 @@ int cfs_meta_format(struct cfs_meta *m, const struct cfs_setting *wanted, bool f
 
 	if (!rc)
 		rc = cfs_setting_copy(wanted, &s);
-	if (rc) {
-		say(err, "cannot format %.200s: %s", m->masked_url, strerror(-rc));
-		return rc;
-	}
+	if (rc)
+		return cfs_fail(err, rc, "cannot format %.200s: %s", m->masked_url, strerror(-rc));
 	rc = m->eng->ops->get_setting(m->eng, &ctx, &old_text);
 	if (rc == -ENODATA)
 		rc = format_empty(m, &ctx, s, err);
 	else if (rc)
-		say(err, "cannot read %.200s: %s", m->masked_url, strerror(-rc));
+		snprintf(err, 256, "cannot read %.200s: %s", m->masked_url, strerror(-rc));
 	else
 		rc = format_existing(m, &ctx, old_text, s, force, err);
 	cfs_setting_free(s);

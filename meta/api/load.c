@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "meta/api/call.h"
 #include "meta/api/core.h"
 
@@ -37,22 +38,17 @@ static int make_room(struct cfs_meta *m, const struct cfs_ctx *ctx, bool restart
 
 	if (rc == -ENODATA)
 		return 0;
-	if (rc) {
-		snprintf(err, 256, "cannot read %.180s: %s", m->masked_url, strerror(-rc));
-		return rc;
-	}
-	if (!cfs_load_unfinished(text)) {
-		snprintf(err, 256, "%.150s has a volume already: load needs an empty database",
-			 m->masked_url);
-		return -EEXIST;
-	}
-	if (!restart) {
-		snprintf(err, 256,
-			 "%.130s has the remains of an unfinished load: --restart "
-			 "removes them and begins again",
-			 m->masked_url);
-		return -EEXIST;
-	}
+	if (rc)
+		return cfs_fail(err, rc, "cannot read %.180s: %s", m->masked_url, strerror(-rc));
+	if (!cfs_load_unfinished(text))
+		return cfs_fail(err, -EEXIST,
+				"%.150s has a volume already: load needs an empty database",
+				m->masked_url);
+	if (!restart)
+		return cfs_fail(err, -EEXIST,
+				"%.130s has the remains of an unfinished load: --restart "
+				"removes them and begins again",
+				m->masked_url);
 	rc = m->eng->ops->destroy(m->eng, ctx);
 	if (rc)
 		snprintf(err, 256, "cannot empty %.180s: %s", m->masked_url, strerror(-rc));
@@ -132,11 +128,10 @@ int cfs_meta_load_end(struct cfs_meta *m, const char *setting, char err[256])
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	int rc = check_ours(m, &ctx);
 
-	if (rc == -ESTALE) {
-		snprintf(err, 256, "another load has begun in %.150s meanwhile, this one ends",
-			 m->masked_url);
-		return rc;
-	}
+	if (rc == -ESTALE)
+		return cfs_fail(err, rc,
+				"another load has begun in %.150s meanwhile, this one ends",
+				m->masked_url);
 	if (!rc) {
 		m->loaded_text = strdup(setting);
 		rc = m->loaded_text ? m->eng->ops->put_setting(m->eng, &ctx, setting) : -ENOMEM;

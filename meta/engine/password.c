@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "meta/engine/engine.h"
 
 #define LINE_MAX_BYTES 4096
@@ -32,11 +33,9 @@ static int read_password(const char *path, char **ret, char err[256])
 		r = -errno;
 	if (f)
 		fclose(f);
-	if (r) {
-		snprintf(err, 256, "cannot read META_PASSWORD_FILE: %.150s: %s", path,
-			 strerror(-r));
-		return -EACCES;
-	}
+	if (r)
+		return cfs_fail(err, -EACCES, "cannot read META_PASSWORD_FILE: %.150s: %s", path,
+				strerror(-r));
 	start = line + strspn(line, blanks);
 	len = strlen(start);
 	while (len && strchr(blanks, start[len - 1]))

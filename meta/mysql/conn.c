@@ -188,26 +188,24 @@ static int connect_error(const struct mysql_db *db, MYSQL *handle, char err[256]
 	snprintf(err, 256, "%s: %s", db->sql.where, mysql_error(handle));
 	switch (code) {
 	case ER_ACCESS_DENIED_ERROR:
-		snprintf(err, 256, "%s: wrong user name or password%s: %.100s", db->sql.where,
-			 db->password ? "" : " (no password in the URL or META_PASSWORD)",
-			 mysql_error(handle));
-		return -EACCES;
+		return cfs_fail(err, -EACCES, "%s: wrong user name or password%s: %.100s",
+				db->sql.where,
+				db->password ? "" : " (no password in the URL or META_PASSWORD)",
+				mysql_error(handle));
 	case ER_DBACCESS_DENIED_ERROR:
-		snprintf(err, 256, "%s: the user may not use this database: %.100s", db->sql.where,
-			 mysql_error(handle));
-		return -EACCES;
+		return cfs_fail(err, -EACCES, "%s: the user may not use this database: %.100s",
+				db->sql.where, mysql_error(handle));
 	case ER_BAD_DB_ERROR:
-		snprintf(err, 256, "%s: there is no such database: create it on the server",
-			 db->sql.where);
-		return -ENOENT;
+		return cfs_fail(err, -ENOENT,
+				"%s: there is no such database: create it on the server",
+				db->sql.where);
 	case ER_CON_COUNT_ERROR:
 	case ER_TOO_MANY_USER_CONNECTIONS:
 	case CODE_TOO_MANY_RESOURCES:
-		snprintf(err, 256,
-			 "%s: the server has no connection left for this mount: raise its "
-			 "max_connections, or set max_open_conns in the URL: %.80s",
-			 db->sql.where, mysql_error(handle));
-		return -EAGAIN;
+		return cfs_fail(err, -EAGAIN,
+				"%s: the server has no connection left for this mount: raise its "
+				"max_connections, or set max_open_conns in the URL: %.80s",
+				db->sql.where, mysql_error(handle));
 	default:
 		return is_lost(code, err) || is_stopped(code) ? -ENOTCONN : -EIO;
 	}
@@ -265,9 +263,8 @@ static int check_tls(const struct mysql_db *db, MYSQL *handle, char err[256])
 {
 	if (db->tls < MYSQL_TLS_UNVERIFIED || mysql_get_ssl_cipher(handle))
 		return 0;
-	snprintf(err, 256, "%s: the server does not support TLS, which the URL asks for",
-		 db->sql.where);
-	return -EIO;
+	return cfs_fail(err, -EIO, "%s: the server does not support TLS, which the URL asks for",
+			db->sql.where);
 }
 
 /*

@@ -267,11 +267,9 @@ static int parse_host(struct mysql_db *db, const char *text, char err[256])
 	db->port = DEFAULT_PORT;
 	if (colon) {
 		port = strtoul(colon + 1, &rest, 10);
-		if (!colon[1] || *rest || !port || port > 65535) {
-			snprintf(err, 256, "mysql://: bad port in the server's address: %.100s",
-				 text);
-			return -EINVAL;
-		}
+		if (!colon[1] || *rest || !port || port > 65535)
+			return cfs_fail(err, -EINVAL,
+					"mysql://: bad port in the server's address: %.100s", text);
 		db->port = (unsigned)port;
 	}
 	if (end)
@@ -299,10 +297,9 @@ static int parse_tls(struct mysql_db *db, const struct cfs_url *url, char err[25
 	for (i = 0; word && i < CFS_ARRAY_SIZE(words); i++)
 		if (strcmp(words[i].word, word) == 0)
 			break;
-	if (i == CFS_ARRAY_SIZE(words)) {
-		snprintf(err, 256, "mysql://: tls must be true, skip-verify, preferred or false");
-		return -EINVAL;
-	}
+	if (i == CFS_ARRAY_SIZE(words))
+		return cfs_fail(err, -EINVAL,
+				"mysql://: tls must be true, skip-verify, preferred or false");
 	db->tls = word ? words[i].tls : MYSQL_TLS_OFF;
 	r = copy(cfs_url_option(url, "tls-ca-cert-file"), &db->tls_ca);
 	if (!r)
@@ -321,22 +318,17 @@ static int parse_sync_wait(struct mysql_db *db, const struct cfs_url *url, char 
 	db->sync_wait = (int)strtol(text, &rest, 10);
 	if (*text && !*rest && db->sync_wait >= 0 && db->sync_wait <= 15)
 		return 0;
-	snprintf(err, 256, "mysql://: wsrep_sync_wait must be 0 to 15");
-	return -EINVAL;
+	return cfs_fail(err, -EINVAL, "mysql://: wsrep_sync_wait must be 0 to 15");
 }
 
 static int parse(struct mysql_db *db, const struct cfs_url *url, char err[256])
 {
 	int r;
 
-	if (!url->path || !*url->path) {
-		snprintf(err, 256, "mysql://: the name of the database is missing");
-		return -EINVAL;
-	}
-	if (strchr(url->path, '`')) {
-		snprintf(err, 256, "mysql://: bad name of a database");
-		return -EINVAL;
-	}
+	if (!url->path || !*url->path)
+		return cfs_fail(err, -EINVAL, "mysql://: the name of the database is missing");
+	if (strchr(url->path, '`'))
+		return cfs_fail(err, -EINVAL, "mysql://: bad name of a database");
 	r = copy(url->path, &db->database);
 	if (!r)
 		r = copy(url->user, &db->user);
@@ -407,9 +399,9 @@ static int check_writable(struct mysql_db *db, char err[256])
 	sql_release(c);
 	if (!refused)
 		return 0;
-	snprintf(err, 256, "%s: the server is read-only: mount with ro, or name its primary",
-		 db->sql.where);
-	return -EROFS;
+	return cfs_fail(err, -EROFS,
+			"%s: the server is read-only: mount with ro, or name its primary",
+			db->sql.where);
 }
 
 static const struct cfs_engine_ops engine;

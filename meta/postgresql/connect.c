@@ -71,8 +71,8 @@ static int add_options(struct pg_db *db, const struct cfs_url *url, char err[256
 		while (o->keyword && strcmp(o->keyword, key) != 0)
 			o++;
 		if (!o->keyword) {
-			snprintf(err, 256, "unknown option of the metadata URL: %.100s", key);
-			r = -EINVAL;
+			r = cfs_fail(err, -EINVAL, "unknown option of the metadata URL: %.100s",
+				     key);
 		} else {
 			r = add(db, key, url->query[i].value);
 		}
@@ -134,10 +134,8 @@ static int set_schema(struct pg_db *db, const char *schema, char err[256])
 
 	if (!schema || !*schema)
 		return 0;
-	if (strpbrk(schema, ",`\"")) {
-		snprintf(err, 256, "search_path must name one schema");
-		return -EINVAL;
-	}
+	if (strpbrk(schema, ",`\""))
+		return cfs_fail(err, -EINVAL, "search_path must name one schema");
 	if (asprintf(&prefix, "%s`.`%s", schema, db->sql.prefix) < 0)
 		return -ENOMEM;
 	db->schema = strdup(schema);
@@ -150,10 +148,8 @@ int pg_parse_url(struct pg_db *db, const struct cfs_url *url, char err[256])
 {
 	int r = 0;
 
-	if (!url->path || !*url->path) {
-		snprintf(err, 256, "postgres://: the name of the database is missing");
-		return -EINVAL;
-	}
+	if (!url->path || !*url->path)
+		return cfs_fail(err, -EINVAL, "postgres://: the name of the database is missing");
 	if (asprintf(&db->sql.where, "postgres://%s/%s",
 		     url->hosts	   ? url->hosts
 		     : url->socket ? url->socket
@@ -233,19 +229,16 @@ static int check_server(struct pg_conn *s, bool writer, char err[256])
 	const char *standby = PQparameterStatus(s->handle, "in_hot_standby");
 	const char *read_only = PQparameterStatus(s->handle, "default_transaction_read_only");
 
-	if (PQserverVersion(s->handle) < 110000) {
-		snprintf(err, 256, "%s: PostgreSQL %d is too old, 11 is needed", where,
-			 PQserverVersion(s->handle) / 10000);
-		return -ENOTSUP;
-	}
+	if (PQserverVersion(s->handle) < 110000)
+		return cfs_fail(err, -ENOTSUP, "%s: PostgreSQL %d is too old, 11 is needed", where,
+				PQserverVersion(s->handle) / 10000);
 	if (writer &&
-	    ((standby && !strcmp(standby, "on")) || (read_only && !strcmp(read_only, "on")))) {
-		snprintf(err, 256,
-			 "%s: the server is read-only (a standby?): mount with -o ro, or name the "
-			 "primary",
-			 where);
-		return -EROFS;
-	}
+	    ((standby && !strcmp(standby, "on")) || (read_only && !strcmp(read_only, "on"))))
+		return cfs_fail(
+			err, -EROFS,
+			"%s: the server is read-only (a standby?): mount with -o ro, or name the "
+			"primary",
+			where);
 	return 0;
 }
 

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/log.h"
 #include "base/module.h"
 #include "meta/postgresql/pg-internal.h"
 #include "meta/sql/engine-ops.h"
@@ -34,10 +35,8 @@ static int pg_open(const struct cfs_engine_conf *conf, struct cfs_engine **ret, 
 	struct pg_db *db = calloc(1, sizeof(*db));
 	int r;
 
-	if (!db) {
-		snprintf(err, 256, "out of memory");
-		return -ENOMEM;
-	}
+	if (!db)
+		return cfs_fail(err, -ENOMEM, "out of memory");
 	cfs_optimistic_init(&db->optimistic);
 	db->sql.optimistic = &db->optimistic;
 	snprintf(err, 256, "postgres://: bad value of a max_ option or of table_prefix");

@@ -13,9 +13,8 @@
 
 static int unexpected(struct rds *r, const char *what, const redisReply *reply, char err[256])
 {
-	snprintf(err, 256, "Redis at %.100s: %s: %.100s", r->target.where, what,
-		 reply->type == REDIS_REPLY_ERROR ? reply->str : "unexpected reply");
-	return -EACCES;
+	return cfs_fail(err, -EACCES, "Redis at %.100s: %s: %.100s", r->target.where, what,
+			reply->type == REDIS_REPLY_ERROR ? reply->str : "unexpected reply");
 }
 
 /* False: INFO is forbidden, or lacks the field. */
@@ -31,9 +30,9 @@ static int check_version(struct rds *r, const redisReply *info, char err[256])
 	if (!info_field(info, "redis_version", version, sizeof(version)) ||
 	    strtol(version, NULL, 10) >= 4)
 		return 0;
-	snprintf(err, 256, "Redis at %.100s is version %.30s, at least 4.0 is needed",
-		 r->target.where, version);
-	return -EPROTONOSUPPORT;
+	return cfs_fail(err, -EPROTONOSUPPORT,
+			"Redis at %.100s is version %.30s, at least 4.0 is needed", r->target.where,
+			version);
 }
 
 static int check_role(struct rds *r, const redisReply *info, char err[256])
@@ -43,11 +42,11 @@ static int check_role(struct rds *r, const redisReply *info, char err[256])
 	if (r->read_only || !info_field(info, "role", role, sizeof(role)) ||
 	    strcmp(role, "slave") != 0)
 		return 0;
-	snprintf(err, 256,
-		 "Redis at %.120s is a read-only replica: name its master in the URL, or mount "
-		 "read-only",
-		 r->target.where);
-	return -EROFS;
+	return cfs_fail(
+		err, -EROFS,
+		"Redis at %.120s is a read-only replica: name its master in the URL, or mount "
+		"read-only",
+		r->target.where);
 }
 
 /* Evicting a key loses a file. */
@@ -59,11 +58,10 @@ static int check_eviction(struct rds *r, const redisReply *info, char err[256])
 	    !info_field(info, "maxmemory_policy", policy, sizeof(policy)) ||
 	    strcmp(policy, "noeviction") == 0)
 		return 0;
-	snprintf(err, 256,
-		 "Redis at %.80s may evict keys (maxmemory-policy %.20s): run CONFIG SET "
-		 "maxmemory-policy noeviction, or add ?any-eviction-policy to the URL",
-		 r->target.where, policy);
-	return -EPERM;
+	return cfs_fail(err, -EPERM,
+			"Redis at %.80s may evict keys (maxmemory-policy %.20s): run CONFIG SET "
+			"maxmemory-policy noeviction, or add ?any-eviction-policy to the URL",
+			r->target.where, policy);
 }
 
 /* Checks that the user may run scripts. INFO may be forbidden, which is not an error. */
@@ -172,10 +170,8 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 	struct rds *r = calloc(1, sizeof(*r));
 	int rc;
 
-	if (!r) {
-		snprintf(err, 256, "out of memory");
-		return -ENOMEM;
-	}
+	if (!r)
+		return cfs_fail(err, -ENOMEM, "out of memory");
 	r->engine.ops = &rds_engine;
 	r->engine.host = conf->host;
 	cfs_optimistic_init(&r->optimistic);

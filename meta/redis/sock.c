@@ -227,11 +227,9 @@ static int connect_tcp(const struct rds_addr *a, cfs_deadline_t deadline, int *r
 
 	snprintf(port, sizeof(port), "%u", a->port);
 	r = getaddrinfo(a->host, port, &hints, &list);
-	if (r) {
-		snprintf(err, 256, "cannot resolve %.150s, the Redis server: %s", a->host,
-			 gai_strerror(r));
-		return -ENOTCONN;
-	}
+	if (r)
+		return cfs_fail(err, -ENOTCONN, "cannot resolve %.150s, the Redis server: %s",
+				a->host, gai_strerror(r));
 	r = -EADDRNOTAVAIL;
 	for (i = list; i; i = i->ai_next)
 		left++;
@@ -308,10 +306,9 @@ void rds_sock_shutdown(struct rds_sock *s)
 static int refused(const struct rds_addr *a, const redisReply *reply, const char *what,
 		   char err[256])
 {
-	snprintf(err, 256, "Redis at %.100s%s refuses %s: %.*s", a->host,
-		 a->port ? "" : " (socket)", what, (int)CFS_MIN(reply->len, (size_t)100),
-		 reply->str);
-	return -EACCES;
+	return cfs_fail(err, -EACCES, "Redis at %.100s%s refuses %s: %.*s", a->host,
+			a->port ? "" : " (socket)", what, (int)CFS_MIN(reply->len, (size_t)100),
+			reply->str);
 }
 
 static bool starts(const redisReply *r, const char *text)
@@ -335,8 +332,7 @@ static int log_in(struct rds_sock *s, const struct rds_addr *a, const char *user
 		return r;
 	/* A password that the server does not require is not an error. */
 	if (starts(reply, "ERR max number of clients")) {
-		snprintf(err, 256, "Redis at %.100s has reached its maxclients", a->host);
-		r = -ENOTCONN;
+		r = cfs_fail(err, -ENOTCONN, "Redis at %.100s has reached its maxclients", a->host);
 	} else if (reply->type == REDIS_REPLY_ERROR && !strstr(reply->str, "no password is set") &&
 		   !strstr(reply->str, "without any password configured"))
 		r = refused(a, reply, "the password", err);
@@ -370,17 +366,14 @@ static int select_db(struct rds_target *t, struct rds_sock *s, const struct rds_
 	if (r)
 		return r;
 	if (starts(reply, "NOAUTH")) {
-		snprintf(err, 256,
-			 "Redis at %.100s wants a password: put it in the URL or in "
-			 "META_PASSWORD",
-			 a->host);
-		r = -EACCES;
+		r = cfs_fail(err, -EACCES,
+			     "Redis at %.100s wants a password: put it in the URL or in "
+			     "META_PASSWORD",
+			     a->host);
 	} else if (starts(reply, "LOADING")) {
-		snprintf(err, 256, "Redis at %.100s is loading its data", a->host);
-		r = -ENOTCONN;
+		r = cfs_fail(err, -ENOTCONN, "Redis at %.100s is loading its data", a->host);
 	} else if (starts(reply, "ERR max number of clients")) {
-		snprintf(err, 256, "Redis at %.100s has reached its maxclients", a->host);
-		r = -ENOTCONN;
+		r = cfs_fail(err, -ENOTCONN, "Redis at %.100s has reached its maxclients", a->host);
 	} else if (reply->type == REDIS_REPLY_ERROR) {
 		char what[32];
 
@@ -404,10 +397,9 @@ static int check_role(struct rds_sock *s, const struct rds_addr *a, cfs_deadline
 	if (r)
 		return r;
 	if (reply->type == REDIS_REPLY_ARRAY && reply->elements &&
-	    rds_is_bytes(reply->element[0]) && strcmp(reply->element[0]->str, "master") != 0) {
-		snprintf(err, 256, "Redis at %.100s:%u is no master (yet)", a->host, a->port);
-		r = -ENOTCONN;
-	}
+	    rds_is_bytes(reply->element[0]) && strcmp(reply->element[0]->str, "master") != 0)
+		r = cfs_fail(err, -ENOTCONN, "Redis at %.100s:%u is no master (yet)", a->host,
+			     a->port);
 	freeReplyObject(reply);
 	return r;
 }

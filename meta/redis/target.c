@@ -14,8 +14,7 @@ enum { DEFAULT_PORT = 6379, SENTINEL_PORT = 26379, DEFAULT_CONNS = 4, MAX_CONNS 
 
 static int bad(char err[256], const char *what, const char *value)
 {
-	snprintf(err, 256, "%s: '%.100s'", what, value);
-	return -EINVAL;
+	return cfs_fail(err, -EINVAL, "%s: '%.100s'", what, value);
 }
 
 /* Both spellings of the timeouts are in use. */
@@ -172,10 +171,9 @@ static int parse_db(struct rds_target *t, const struct cfs_url *url, char err[25
 		return 0;
 	n = strtoul(db, &end, 10);
 	/* A wrong database number may be a misplaced password, so it is not printed. */
-	if (*end || *db < '0' || *db > '9' || n > 1000000) {
-		snprintf(err, 256, "what follows the last / must be the number of a database");
-		return -EINVAL;
-	}
+	if (*end || *db < '0' || *db > '9' || n > 1000000)
+		return cfs_fail(err, -EINVAL,
+				"what follows the last / must be the number of a database");
 	t->db = (unsigned)n;
 	return 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "meta/redis/tls.h"
+#include "base/log.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,9 +23,8 @@ static int failed(char err[256], const char *what, const char *name)
 {
 	unsigned long code = ERR_get_error();
 
-	snprintf(err, 256, "TLS: %s %.100s: %s", what, name,
-		 code ? ERR_reason_error_string(code) : "connection closed");
-	return -EACCES;
+	return cfs_fail(err, -EACCES, "TLS: %s %.100s: %s", what, name,
+			code ? ERR_reason_error_string(code) : "connection closed");
 }
 
 static int configure(struct rds_target *t, SSL_CTX *c, char err[256])
@@ -98,9 +98,8 @@ static int handshake_error(int r, const char *host, char err[256])
 #endif
 	if (r != -ETIMEDOUT && code)
 		return failed(err, "no trusted connection to", host);
-	snprintf(err, 256, "TLS: %.100s %s during the handshake", host,
-		 r == -ETIMEDOUT ? "did not answer" : "closed the connection");
-	return -ENOTCONN;
+	return cfs_fail(err, -ENOTCONN, "TLS: %.100s %s during the handshake", host,
+			r == -ETIMEDOUT ? "did not answer" : "closed the connection");
 }
 
 int rds_tls_start(struct rds_target *t, const char *host, int fd, cfs_deadline_t deadline,

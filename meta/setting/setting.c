@@ -7,12 +7,12 @@
 #include <limits.h>
 #include <openssl/crypto.h>
 #include <openssl/rand.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "base/text/json.h"
 #include "meta/setting/setting-internal.h"
 
@@ -80,15 +80,6 @@ static const char *text_of(const struct field *f, const struct cfs_setting *s)
 	const char *text = *(char *const *)at_const(f, s);
 
 	return text ? text : "";
-}
-
-__attribute__((format(printf, 2, 3))) static void say(char err[256], const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(err, 256, fmt, ap);
-	va_end(ap);
 }
 
 static void free_secret(char *text)
@@ -590,27 +581,28 @@ static int open_secrets(struct cfs_setting *s, char err[256])
 	size_t i;
 	int rc;
 
-	if (s->encrypt_algo && strcmp(s->encrypt_algo, "sm4gcm") == 0 && s->key_encrypted) {
-		say(err, "volume %s: its secrets are sealed with SM4, which is not supported",
-		    s->name);
-		return -EKEYREJECTED;
-	}
+	if (s->encrypt_algo && strcmp(s->encrypt_algo, "sm4gcm") == 0 && s->key_encrypted)
+		return cfs_fail(
+			err, -EKEYREJECTED,
+			"volume %s: its secrets are sealed with SM4, which is not supported",
+			s->name);
 	for (i = 0; i < CFS_ARRAY_SIZE(fields); i++) {
 		char **text = at(&fields[i], s);
 		char *clear;
 
 		if (fields[i].kind != SECRET || !*text || !**text)
 			continue;
-		if (strcmp(*text, "removed") == 0) {
-			say(err, "volume %s: %s was removed by a dump; set it again with config",
-			    s->name, fields[i].name);
-			return -EKEYREJECTED;
-		}
+		if (strcmp(*text, "removed") == 0)
+			return cfs_fail(
+				err, -EKEYREJECTED,
+				"volume %s: %s was removed by a dump; set it again with config",
+				s->name, fields[i].name);
 		if (!s->key_encrypted)
 			continue;
 		rc = cfs_secret_open(s->uuid, *text, &clear);
 		if (rc) {
-			say(err, "volume %s: %s cannot be decrypted", s->name, fields[i].name);
+			snprintf(err, 256, "volume %s: %s cannot be decrypted", s->name,
+				 fields[i].name);
 			return rc == -ENOMEM ? rc : -EKEYREJECTED;
 		}
 		free(*text);
@@ -626,26 +618,21 @@ static int decode(const json_t *root, struct cfs_setting *s, char err[256])
 
 	for (i = 0; i < CFS_ARRAY_SIZE(fields); i++) {
 		rc = decode_field(&fields[i], json_object_get(root, fields[i].name), s);
-		if (rc) {
-			say(err, "the setting's field %s is not valid", fields[i].name);
-			return rc;
-		}
+		if (rc)
+			return cfs_fail(err, rc, "the setting's field %s is not valid",
+					fields[i].name);
 	}
-	if (!s->name || !s->uuid || !s->storage || !s->bucket || !s->block_size_kib) {
-		say(err, "the setting lacks one of Name, UUID, Storage, Bucket, BlockSize");
-		return -EINVAL;
-	}
-	if (s->meta_version > CFS_META_VERSION) {
-		say(err,
-		    "volume %s has MetaVersion %d, this client understands %d: use a newer one",
-		    s->name, s->meta_version, CFS_META_VERSION);
-		return -EPROTONOSUPPORT;
-	}
+	if (!s->name || !s->uuid || !s->storage || !s->bucket || !s->block_size_kib)
+		return cfs_fail(err, -EINVAL,
+				"the setting lacks one of Name, UUID, Storage, Bucket, BlockSize");
+	if (s->meta_version > CFS_META_VERSION)
+		return cfs_fail(
+			err, -EPROTONOSUPPORT,
+			"volume %s has MetaVersion %d, this client understands %d: use a newer one",
+			s->name, s->meta_version, CFS_META_VERSION);
 	rc = gather_rest(root, s);
-	if (rc) {
-		say(err, "out of memory");
-		return rc;
-	}
+	if (rc)
+		return cfs_fail(err, rc, "out of memory");
 	return open_secrets(s, err);
 }
 
@@ -656,13 +643,12 @@ int cfs_setting_decode(const char *json, size_t len, struct cfs_setting **ret, c
 	json_t *root;
 	int rc;
 
-	if (!s) {
-		say(err, "out of memory");
-		return -ENOMEM;
-	}
+	if (!s)
+		return cfs_fail(err, -ENOMEM, "out of memory");
 	root = cfs_json_load(json, len, &jerr);
 	if (!json_is_object(root)) {
-		say(err, "the setting is not a JSON object (line %d)", root ? 1 : jerr.line);
+		snprintf(err, 256, "the setting is not a JSON object (line %d)",
+			 root ? 1 : jerr.line);
 		json_decref(root);
 		return -EINVAL;
 	}

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "meta/setting/setting-internal.h"
 
 struct version {
@@ -62,16 +63,14 @@ static int check_bound(const char *bound, int bad_sign, const char *which, char 
 
 	if (!bound || !*bound)
 		return 0;
-	if (parse_version(bound, &v) || parse_version(CFS_COMPAT_VERSION, &own)) {
-		snprintf(err, 256, "%s \"%s\" of the volume is not a version", which, bound);
-		return -EPROTONOSUPPORT;
-	}
+	if (parse_version(bound, &v) || parse_version(CFS_COMPAT_VERSION, &own))
+		return cfs_fail(err, -EPROTONOSUPPORT, "%s \"%s\" of the volume is not a version",
+				which, bound);
 	order = compare_versions(&own, &v);
 	if (order == 0 || (order < 0) != (bad_sign < 0))
 		return 0;
-	snprintf(err, 256, "the volume requires %s %s, this client is level %s", which, bound,
-		 CFS_COMPAT_VERSION);
-	return -EPROTONOSUPPORT;
+	return cfs_fail(err, -EPROTONOSUPPORT, "the volume requires %s %s, this client is level %s",
+			which, bound, CFS_COMPAT_VERSION);
 }
 
 int cfs_setting_check_version(const struct cfs_setting *s, char err[256])

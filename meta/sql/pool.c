@@ -165,10 +165,8 @@ int sql_resolve(const char *host, struct addrinfo **ret, unsigned *ret_n, char e
 	const struct addrinfo *i;
 	int r = getaddrinfo(host, NULL, &hints, ret);
 
-	if (r) {
-		snprintf(err, 256, "cannot resolve %.150s: %s", host, gai_strerror(r));
-		return -ENOTCONN;
-	}
+	if (r)
+		return cfs_fail(err, -ENOTCONN, "cannot resolve %.150s: %s", host, gai_strerror(r));
 	*ret_n = 0;
 	for (i = *ret; i; i = i->ai_next)
 		++*ret_n;

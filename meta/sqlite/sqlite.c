@@ -156,11 +156,9 @@ static int use_log(struct sqlite_db *db, sqlite3 *handle, char err[256])
 
 	if (rc)
 		return sqlite_error(handle, rc, "PRAGMA journal_mode");
-	if (!wal) {
-		snprintf(err, 256, "%s: the file system cannot hold a write-ahead log",
-			 db->sql.where);
-		return -ENOTSUP;
-	}
+	if (!wal)
+		return cfs_fail(err, -ENOTSUP, "%s: the file system cannot hold a write-ahead log",
+				db->sql.where);
 	sqlite_checkpointer_watch(db, handle);
 	return 0;
 }
@@ -452,13 +450,10 @@ static int check_exists(const struct sqlite_db *db, const struct cfs_meta_conf *
 	if (stat(db->path, &st)) {
 		if (errno == ENOENT && conf->create)
 			return 1;
-		snprintf(err, 256, "%s: %s", db->sql.where, strerror(errno));
-		return -errno;
+		return cfs_fail(err, -errno, "%s: %s", db->sql.where, strerror(errno));
 	}
-	if (!S_ISREG(st.st_mode)) {
-		snprintf(err, 256, "%s: not a regular file", db->sql.where);
-		return -EINVAL;
-	}
+	if (!S_ISREG(st.st_mode))
+		return cfs_fail(err, -EINVAL, "%s: not a regular file", db->sql.where);
 	return 0;
 }
 
@@ -474,10 +469,8 @@ int sql_sqlite_open(const struct cfs_engine_conf *conf, struct cfs_engine **ret,
 	sqlite_checkpointer_init(db);
 	snprintf(err, 256, "sqlite3://: bad value of max_open_conns or table_prefix");
 	r = sql_db_init(&db->sql, conf, &cfs_engine_sqlite, &sql_sqlite);
-	if (!r && (!conf->url->path || !*conf->url->path)) {
-		snprintf(err, 256, "sqlite3://: the path of the database is missing");
-		r = -EINVAL;
-	}
+	if (!r && (!conf->url->path || !*conf->url->path))
+		r = cfs_fail(err, -EINVAL, "sqlite3://: the path of the database is missing");
 	if (!r) {
 		db->path = realpath(conf->url->path, NULL);
 		if (!db->path)

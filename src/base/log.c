@@ -267,3 +267,13 @@ const char *cfs_errname(int err)
 
 	return name ? name : "EUNKNOWN";
 }
+
+int cfs_fail(char err[256], int r, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(err, 256, fmt, ap);
+	va_end(ap);
+	return r;
+}

@@ -53,4 +53,7 @@ bool cfs_log_enabled(enum cfs_log_level level);
 /* Short symbolic name of a positive or negative errno ("EIO"); never NULL. */
 const char *cfs_errname(int err);
 
+/* Writes the reason of a failure for the caller to show, and returns r. */
+__attribute__((format(printf, 3, 4))) int cfs_fail(char err[256], int r, const char *fmt, ...);
+
 #endif

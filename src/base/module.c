@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "module.h"
+#include "base/log.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -97,10 +98,8 @@ static int load_file(const char *path, const void **ret_table, char err[256])
 	if (access(path, F_OK) < 0)
 		return -ENOENT;
 	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!handle) {
-		snprintf(err, 256, "module cannot be loaded: %s", dlerror());
-		return -ENOEXEC;
-	}
+	if (!handle)
+		return cfs_fail(err, -ENOEXEC, "module cannot be loaded: %s", dlerror());
 	m = dlsym(handle, "cfs_module");
 	if (!m || strcmp(m->version, CFS_MODULE_VERSION) != 0) {
 		snprintf(err, 256, "module %s has another version than the program", path);

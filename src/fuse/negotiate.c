@@ -19,6 +19,7 @@
 #include "agreement.h"
 #include "base/bytes.h"
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "fuse-internal.h"
 
 #define INIT_MS 30000
@@ -186,16 +187,14 @@ int negotiate_mount(struct cfs_fuse *f, char err[256])
 
 	if (r == 0)
 		r = agree(f, buf, len, &answer, &answer_len);
-	if (r < 0) {
-		snprintf(err, 256, "%s: the kernel's first request: %s", f->mount_point,
-			 strerror(-r));
-		return r;
-	}
+	if (r < 0)
+		return cfs_fail(err, r, "%s: the kernel's first request: %s", f->mount_point,
+				strerror(-r));
 	if (f->conf.handoff)
 		keep_init(f, buf, len);
 	if (is_refusal(f, &answer, answer_len)) {
-		snprintf(err, 256, "%s: this libfuse and this kernel do not agree", f->mount_point);
-		r = -EPROTO;
+		r = cfs_fail(err, -EPROTO, "%s: this libfuse and this kernel do not agree",
+			     f->mount_point);
 	} else {
 		amend(f, buf, len, &answer);
 	}
@@ -218,10 +217,8 @@ int negotiate_resume(struct cfs_fuse *f, char err[256])
 	size_t answer_len = 0;
 	int r;
 
-	if (len < sizeof(struct fuse_in_header) + sizeof(uint32_t) || len > sizeof(h->init)) {
-		snprintf(err, 256, "%s: the mount was not in use yet", f->mount_point);
-		return -EPROTO;
-	}
+	if (len < sizeof(struct fuse_in_header) + sizeof(uint32_t) || len > sizeof(h->init))
+		return cfs_fail(err, -EPROTO, "%s: the mount was not in use yet", f->mount_point);
 	/* The kernel has the answer already. */
 	r = agree(f, h->init, len, &answer, &answer_len);
 	if (r == 0 && is_refusal(f, &answer, answer_len))

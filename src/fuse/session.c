@@ -168,8 +168,7 @@ static int check_point(const struct cfs_fuse *f, char err[256])
 	if (f->conf.device >= 0 || mounted_at(f->mount_point, &m) < 0 ||
 	    strcmp(m.type, CFS_FSTYPE) != 0)
 		return 0;
-	snprintf(err, 256, "%s: already mounted (%.100s)", f->mount_point, m.source);
-	return -EBUSY;
+	return cfs_fail(err, -EBUSY, "%s: already mounted (%.100s)", f->mount_point, m.source);
 }
 
 /* Gives libfuse a duplicate of the descriptor, as it closes what it is given. */
@@ -293,10 +292,8 @@ static int choose_channel(struct cfs_fuse *f, char err[256])
 	if (f->conf.io_uring == CFS_IO_URING_OFF)
 		return 0;
 	r = make_ring(f, why);
-	if (r < 0 && f->conf.io_uring == CFS_IO_URING_ON) {
-		snprintf(err, 256, "io_uring=on: %s", why);
-		return r;
-	}
+	if (r < 0 && f->conf.io_uring == CFS_IO_URING_ON)
+		return cfs_fail(err, r, "io_uring=on: %s", why);
 	if (r < 0) {
 		session_without_ring(f, why);
 		return 0;

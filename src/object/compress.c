@@ -16,6 +16,7 @@
 #endif
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "filter.h"
 
 #define BLOCK_MAX  ((size_t)64 << 20) /* a key with a larger length is not a block */
@@ -193,11 +194,9 @@ int cfs_object_wrap_compress(const struct cfs_object_conf *conf, struct cfs_obje
 		if (strcmp(codecs[i].name, conf->compression) == 0)
 			codec = &codecs[i];
 	}
-	if (!codec) {
-		snprintf(err, CFS_OBJECT_ERRLEN, "compression is unknown or not built in: %s",
-			 conf->compression);
-		return -EOPNOTSUPP;
-	}
+	if (!codec)
+		return cfs_fail(err, -EOPNOTSUPP, "compression is unknown or not built in: %s",
+				conf->compression);
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return -ENOMEM;

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "filter.h"
 
 #define KEY_LEN	    32
@@ -377,10 +378,10 @@ static int fetch_cipher(const char *algo, EVP_CIPHER **ret, char err[CFS_OBJECT_
 				return 0;
 		}
 	}
-	snprintf(err, CFS_OBJECT_ERRLEN,
-		 "encryption algorithm is not supported: %s (aes256gcm-rsa and chacha20-rsa are)",
-		 algo);
-	return -EOPNOTSUPP;
+	return cfs_fail(
+		err, -EOPNOTSUPP,
+		"encryption algorithm is not supported: %s (aes256gcm-rsa and chacha20-rsa are)",
+		algo);
 }
 
 int cfs_object_wrap_encrypt(const struct cfs_object_conf *conf, struct cfs_object_store *inner,

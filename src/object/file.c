@@ -17,6 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "file.h"
 
 #define DIR_MODE      0777 /* umask applies */
@@ -409,12 +410,10 @@ int cfs_object_open_file(const struct cfs_object_conf *conf, struct cfs_object_s
 	struct cfs_object_file *o;
 	size_t len;
 
-	if (!conf->bucket || conf->bucket[0] != '/') {
-		snprintf(err, CFS_OBJECT_ERRLEN,
-			 "bucket of a file storage must be an absolute path: %s",
-			 conf->bucket && conf->bucket[0] ? conf->bucket : "(empty)");
-		return -EINVAL;
-	}
+	if (!conf->bucket || conf->bucket[0] != '/')
+		return cfs_fail(err, -EINVAL,
+				"bucket of a file storage must be an absolute path: %s",
+				conf->bucket && conf->bucket[0] ? conf->bucket : "(empty)");
 	o = calloc(1, sizeof(*o));
 	if (!o)
 		return -ENOMEM;

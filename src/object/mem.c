@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "base/text/opt.h"
 #include "object-internal.h"
 
@@ -310,12 +311,9 @@ int cfs_object_open_mem(const struct cfs_object_conf *conf, struct cfs_object_st
 	uint64_t limit = 0;
 	struct mem_store *m;
 
-	if (query &&
-	    (strncmp(query, "?size=", 6) != 0 || cfs_parse_size(query + 6, 1, &limit) < 0)) {
-		snprintf(err, CFS_OBJECT_ERRLEN, "bucket of a mem storage is NAME[?size=SIZE]: %s",
-			 name);
-		return -EINVAL;
-	}
+	if (query && (strncmp(query, "?size=", 6) != 0 || cfs_parse_size(query + 6, 1, &limit) < 0))
+		return cfs_fail(err, -EINVAL, "bucket of a mem storage is NAME[?size=SIZE]: %s",
+				name);
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return -ENOMEM;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "base/module.h"
 #include "filter.h"
 
@@ -45,11 +46,9 @@ static int open_bucket(const struct cfs_object_conf *conf, struct cfs_object_sto
 	while (i < CFS_ARRAY_SIZE(storages) &&
 	       (!conf->storage || strcmp(conf->storage, storages[i].name) != 0))
 		i++;
-	if (i == CFS_ARRAY_SIZE(storages)) {
-		snprintf(err, CFS_OBJECT_ERRLEN, "unknown storage: %s",
-			 conf->storage ? conf->storage : "(none)");
-		return -EINVAL;
-	}
+	if (i == CFS_ARRAY_SIZE(storages))
+		return cfs_fail(err, -EINVAL, "unknown storage: %s",
+				conf->storage ? conf->storage : "(none)");
 	if (storages[i].module)
 		r = open_module(storages[i].module, conf, &o, err);
 	else
@@ -71,8 +70,7 @@ static int open_bucket(const struct cfs_object_conf *conf, struct cfs_object_sto
 int cfs_object_wrap_compress(const struct cfs_object_conf *conf, struct cfs_object_store *inner,
 			     struct cfs_object_store **ret, char err[CFS_OBJECT_ERRLEN])
 {
-	snprintf(err, CFS_OBJECT_ERRLEN, "compression %s is not built in", conf->compression);
-	return -EOPNOTSUPP;
+	return cfs_fail(err, -EOPNOTSUPP, "compression %s is not built in", conf->compression);
 }
 #endif
 
@@ -80,8 +78,7 @@ int cfs_object_wrap_compress(const struct cfs_object_conf *conf, struct cfs_obje
 int cfs_object_wrap_encrypt(const struct cfs_object_conf *conf, struct cfs_object_store *inner,
 			    struct cfs_object_store **ret, char err[CFS_OBJECT_ERRLEN])
 {
-	snprintf(err, CFS_OBJECT_ERRLEN, "encryption is not built in");
-	return -EOPNOTSUPP;
+	return cfs_fail(err, -EOPNOTSUPP, "encryption is not built in");
 }
 #endif
 

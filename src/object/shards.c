@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "filter.h"
 
 #define SHARDS_MAX   256
@@ -289,12 +290,10 @@ int cfs_object_open_shards(const struct cfs_object_conf *conf, cfs_object_open_f
 	struct shards *s;
 	int r;
 
-	if (conf->shards > SHARDS_MAX || !mark || strstr(mark + 2, "%d")) {
-		snprintf(err, CFS_OBJECT_ERRLEN,
-			 "with shards (at most %d) the bucket must hold one %%d: %s", SHARDS_MAX,
-			 conf->bucket ? conf->bucket : "(none)");
-		return -EINVAL;
-	}
+	if (conf->shards > SHARDS_MAX || !mark || strstr(mark + 2, "%d"))
+		return cfs_fail(err, -EINVAL,
+				"with shards (at most %d) the bucket must hold one %%d: %s",
+				SHARDS_MAX, conf->bucket ? conf->bucket : "(none)");
 	s = calloc(1, sizeof(*s) + conf->shards * sizeof(s->v[0]));
 	if (!s)
 		return -ENOMEM;

@@ -93,12 +93,12 @@ static int follow(struct cfs_replica *r, const struct entry *e, char err[256])
 		return rc;
 	if (rc && !may_take(r, e)) {
 		name_time(e->time_ms, when);
-		snprintf(err, 256,
-			 "the replica of volume %.64s belongs to another database, which wrote "
-			 "entry %" PRIu64 " at %s; if this one shall go on instead, run `cachefs "
-			 "config --replicate` for it",
-			 r->conf.volume, e->number, when);
-		return -EPERM;
+		return cfs_fail(
+			err, -EPERM,
+			"the replica of volume %.64s belongs to another database, which wrote "
+			"entry %" PRIu64 " at %s; if this one shall go on instead, run `cachefs "
+			"config --replicate` for it",
+			r->conf.volume, e->number, when);
 	}
 	r->end.number = e->number;
 	memcpy(r->end.hash, e->hash, sizeof(e->hash));
@@ -115,19 +115,15 @@ static int follow(struct cfs_replica *r, const struct entry *e, char err[256])
 /* A damaged entry can be followed by a base, if the administrator says so (take_over). */
 static int follow_unreadable(struct cfs_replica *r, uint64_t number, int rc, char err[256])
 {
-	if (rc == -EBADMSG && !r->conf.take_over) {
-		snprintf(err, 256,
-			 "entry %" PRIu64
-			 " of the replica is damaged; if this database shall go on "
-			 "after it, run `cachefs config --replicate` for it",
-			 number);
-		return -EPERM;
-	}
-	if (rc != -EBADMSG) {
-		snprintf(err, 256, "entry %" PRIu64 " of the replica cannot be read: %s", number,
-			 strerror(-rc));
-		return rc;
-	}
+	if (rc == -EBADMSG && !r->conf.take_over)
+		return cfs_fail(err, -EPERM,
+				"entry %" PRIu64
+				" of the replica is damaged; if this database shall go on "
+				"after it, run `cachefs config --replicate` for it",
+				number);
+	if (rc != -EBADMSG)
+		return cfs_fail(err, rc, "entry %" PRIu64 " of the replica cannot be read: %s",
+				number, strerror(-rc));
 	r->end = (struct cfs_replica_place){.number = number};
 	r->state = NEEDS_BASE;
 	return 0;

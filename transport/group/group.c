@@ -134,15 +134,11 @@ static void describe_self(struct cfs_group *g, const struct cfs_group_conf *conf
 
 static int check_conf(const struct cfs_group_conf *conf, char err[256])
 {
-	if (!cfs_group_is_name(conf->name)) {
-		snprintf(err, 256, "not a name of a cache group: %.100s", conf->name);
-		return -EINVAL;
-	}
-	if (!conf->member || conf->replicas > CFS_GROUP_REPLICAS_MAX || conf->port > 65535) {
-		snprintf(err, 256, "a setting of the cache group %.64s is out of range",
-			 conf->name);
-		return -EINVAL;
-	}
+	if (!cfs_group_is_name(conf->name))
+		return cfs_fail(err, -EINVAL, "not a name of a cache group: %.100s", conf->name);
+	if (!conf->member || conf->replicas > CFS_GROUP_REPLICAS_MAX || conf->port > 65535)
+		return cfs_fail(err, -EINVAL, "a setting of the cache group %.64s is out of range",
+				conf->name);
 	return 0;
 }
 
@@ -151,11 +147,9 @@ static int begin(struct cfs_group *g, const struct cfs_group_conf *conf, char er
 	int r;
 
 	r = cfs_group_get_key(&g->registry, g->name, &g->key);
-	if (r) {
-		snprintf(err, 256, "the key of cache group %s cannot be read: %s", g->name,
-			 strerror(-r));
-		return r;
-	}
+	if (r)
+		return cfs_fail(err, r, "the key of cache group %s cannot be read: %s", g->name,
+				strerror(-r));
 	r = start_transport(g, conf, err);
 	if (r)
 		return r;
@@ -178,10 +172,8 @@ int cfs_group_join(const struct cfs_group_conf *conf, struct cfs_group **ret, ch
 	if (r)
 		return r;
 	g = calloc(1, sizeof(*g));
-	if (!g) {
-		snprintf(err, 256, "out of memory");
-		return -ENOMEM;
-	}
+	if (!g)
+		return cfs_fail(err, -ENOMEM, "out of memory");
 	pthread_mutex_init(&g->lock, NULL);
 	snprintf(g->name, sizeof(g->name), "%s", conf->name);
 	g->registry = conf->registry;

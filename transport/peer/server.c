@@ -362,11 +362,9 @@ int cfs_server_listen(struct cfs_transport *t, char err[256])
 	char name[CFS_ADDRESS_MAX];
 
 	cfs_address_format(sa, name);
-	if (!cfs_address_is_private(sa) && !t->conf.allow_public) {
-		snprintf(err, 256, "%s is not a private address, group-allow-public is needed",
-			 name);
-		return -EADDRNOTAVAIL;
-	}
+	if (!cfs_address_is_private(sa) && !t->conf.allow_public)
+		return cfs_fail(err, -EADDRNOTAVAIL,
+				"%s is not a private address, group-allow-public is needed", name);
 	t->listen_fd = t->link->listen(sa, t->conf.listen_len);
 	if (t->listen_fd < 0) {
 		snprintf(err, 256, "cannot listen on %s: %s", name, strerror(-t->listen_fd));

@@ -239,10 +239,8 @@ int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_trans
 	int r = 0;
 
 	err[0] = '\0';
-	if (conf->member == 0 || (conf->listen && !conf->ops)) {
-		snprintf(err, 256, "a member needs an id, and something to serve");
-		return -EINVAL;
-	}
+	if (conf->member == 0 || (conf->listen && !conf->ops))
+		return cfs_fail(err, -EINVAL, "a member needs an id, and something to serve");
 	t = calloc(1, sizeof(*t));
 	if (!t)
 		return -ENOMEM;

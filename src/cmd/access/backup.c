@@ -157,9 +157,8 @@ int backup_look(const struct cfs_setting *s, uint64_t timeout_ms, struct backup 
 	if (!done) {
 		/* It keeps what it uses, the setting too: the command ends soon. */
 		pthread_detach(thread);
-		snprintf(err, 256, "the bucket does not answer within %" PRIu64 " s",
-			 timeout_ms / 1000);
-		return -ETIMEDOUT;
+		return cfs_fail(err, -ETIMEDOUT, "the bucket does not answer within %" PRIu64 " s",
+				timeout_ms / 1000);
 	}
 	pthread_join(thread, NULL);
 	r = l->result;

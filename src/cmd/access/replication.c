@@ -115,10 +115,10 @@ int replication_check_engine(struct cfs_meta *m, char err[256])
 {
 	if (!strcmp(cfs_meta_engine_name(m), "sqlite3"))
 		return 0;
-	snprintf(err, 256,
-		 "only metadata in SQLite is replicated: use the replication of the database "
-		 "server");
-	return -EINVAL;
+	return cfs_fail(
+		err, -EINVAL,
+		"only metadata in SQLite is replicated: use the replication of the database "
+		"server");
 }
 
 int replication_set(struct cfs_meta *m, struct cfs_object_store *objects, const char *volume,
@@ -131,18 +131,14 @@ int replication_set(struct cfs_meta *m, struct cfs_object_store *objects, const 
 		return r;
 	if (mode != REPLICATION_OFF) {
 		r = cfs_replica_probe(objects, volume, cfs_deadline_in(PROBE_MS));
-		if (r < 0) {
-			snprintf(err, 256, "the bucket cannot be tried for replication: %s",
-				 strerror(-r));
-			return r;
-		}
+		if (r < 0)
+			return cfs_fail(err, r, "the bucket cannot be tried for replication: %s",
+					strerror(-r));
 		want.conditional = r;
-		if (!r && mode == REPLICATION_SYNC) {
-			snprintf(err, 256,
-				 "the bucket does not refuse to create an object twice "
-				 "(If-None-Match), which replicate=sync needs");
-			return -EOPNOTSUPP;
-		}
+		if (!r && mode == REPLICATION_SYNC)
+			return cfs_fail(err, -EOPNOTSUPP,
+					"the bucket does not refuse to create an object twice "
+					"(If-None-Match), which replicate=sync needs");
 		if (!r)
 			fputs("The bucket does not refuse to create an object twice "
 			      "(If-None-Match): two mounts of copies of this database would damage "
@@ -234,17 +230,15 @@ int replication_restore(const struct cfs_setting *s, const char *path, int64_t u
 	char part[PATH_MAX];
 	int fd, r;
 
-	if (access(path, F_OK) == 0) {
-		snprintf(err, 256, "%.200s exists: a database is restored into a new file", path);
-		return -EEXIST;
-	}
+	if (access(path, F_OK) == 0)
+		return cfs_fail(err, -EEXIST,
+				"%.200s exists: a database is restored into a new file", path);
 	if (snprintf(part, sizeof(part), "%s.restoring-XXXXXX", path) >= (int)sizeof(part))
 		return -ENAMETOOLONG;
 	fd = mkostemp(part, O_CLOEXEC);
 	if (fd < 0) {
 		r = -errno;
-		snprintf(err, 256, "%.180s cannot be created: %s", part, strerror(-r));
-		return r;
+		return cfs_fail(err, r, "%.180s cannot be created: %s", part, strerror(-r));
 	}
 	r = fetch(s, fd, until_ms, until_entry, ret, err);
 	close(fd);

@@ -109,25 +109,22 @@ static int read_credential_lines(FILE *in, const char *path, char err[256])
 		if (!*key || *key == '#')
 			continue;
 		value = strchr(key, '=');
-		if (!value || value == key) {
-			snprintf(err, 256, "credentials file %s: line %u is not KEY=VALUE", path,
-				 number);
-			return -EINVAL;
-		}
+		if (!value || value == key)
+			return cfs_fail(err, -EINVAL,
+					"credentials file %s: line %u is not KEY=VALUE", path,
+					number);
 		*value++ = '\0';
 		key = cmd_trim(key);
-		if (!is_credential(key)) {
-			snprintf(err, 256, "credentials file %.150s: line %u: unknown key %.60s",
-				 path, number, key);
-			return -EINVAL;
-		}
+		if (!is_credential(key))
+			return cfs_fail(err, -EINVAL,
+					"credentials file %.150s: line %u: unknown key %.60s", path,
+					number, key);
 		if (setenv(key, cmd_trim(value), 1) < 0)
 			return -errno;
 	}
-	if (ferror(in)) {
-		snprintf(err, 256, "cannot read credentials file %s: %s", path, strerror(errno));
-		return -EIO;
-	}
+	if (ferror(in))
+		return cfs_fail(err, -EIO, "cannot read credentials file %s: %s", path,
+				strerror(errno));
 	return 0;
 }
 
@@ -140,8 +137,7 @@ int volume_read_credentials(const char *path, char err[256])
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	if (fd < 0) {
 		r = -errno;
-		snprintf(err, 256, "cannot open credentials file %s: %s", path, strerror(-r));
-		return r;
+		return cfs_fail(err, r, "cannot open credentials file %s: %s", path, strerror(-r));
 	}
 	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || (st.st_mode & 077) ||
 	    (st.st_uid != geteuid() && st.st_uid != 0)) {
@@ -214,9 +210,9 @@ int volume_check_id(const struct cfs_setting *s, struct cfs_object_store *o,
 	uuid[n] = '\0';
 	if (n == VOLUME_UUID_LEN && !strcasecmp(uuid, s->uuid))
 		return 1;
-	snprintf(err, 256, "the objects there belong to another volume: %s does not hold %s", key,
-		 s->uuid);
-	return -EEXIST;
+	return cfs_fail(err, -EEXIST,
+			"the objects there belong to another volume: %s does not hold %s", key,
+			s->uuid);
 }
 
 uint64_t volume_limit(int64_t given_mbps, int setting_mbps)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "base/text/json.h"
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
@@ -236,20 +237,14 @@ static int check_limits(struct admin *a, const struct cfs_setting *s, char err[2
 	struct cfs_statfs st;
 	int r = cfs_meta_statfs(a->meta, &ctx, CFS_ROOT_INO, &st);
 
-	if (r < 0) {
-		snprintf(err, 256, "cannot read the usage: %s", strerror(-r));
-		return r;
-	}
-	if (s->capacity && s->capacity < st.used_bytes) {
-		snprintf(err, 256, "the volume uses %llu bytes already",
-			 (unsigned long long)st.used_bytes);
-		return -EINVAL;
-	}
-	if (s->inodes && s->inodes < st.used_inodes) {
-		snprintf(err, 256, "the volume has %llu inodes already",
-			 (unsigned long long)st.used_inodes);
-		return -EINVAL;
-	}
+	if (r < 0)
+		return cfs_fail(err, r, "cannot read the usage: %s", strerror(-r));
+	if (s->capacity && s->capacity < st.used_bytes)
+		return cfs_fail(err, -EINVAL, "the volume uses %llu bytes already",
+				(unsigned long long)st.used_bytes);
+	if (s->inodes && s->inodes < st.used_inodes)
+		return cfs_fail(err, -EINVAL, "the volume has %llu inodes already",
+				(unsigned long long)st.used_inodes);
 	return 0;
 }
 
@@ -263,10 +258,9 @@ static int judge(struct admin *a, const struct change *c, const struct cfs_setti
 		r = check_limits(a, c->s, err);
 	if (r == 0 && c->stats_off)
 		r = check_no_quotas(a, err);
-	if (r == 0 && old->trash_days > 0 && c->s->trash_days == 0) {
-		snprintf(err, 256, "without trash everything in it is deleted within hours");
-		r = -EINVAL;
-	}
+	if (r == 0 && old->trash_days > 0 && c->s->trash_days == 0)
+		r = cfs_fail(err, -EINVAL,
+			     "without trash everything in it is deleted within hours");
 	if (r == 0)
 		r = cfs_setting_check_version(c->s, err);
 	return r;

@@ -211,19 +211,17 @@ static int check_unused(struct cfs_object_store *store, const struct cfs_setting
 	r = store->ops->list(store, prefix, "", note_key, &f, deadline);
 	if (r == 0)
 		return 0;
-	if (r > 0) {
-		snprintf(err, 256,
-			 "a volume called %.60s is there already (object %.80s): choose another "
-			 "name or place",
-			 s->name, f.key);
-		return -EEXIST;
-	}
+	if (r > 0)
+		return cfs_fail(
+			err, -EEXIST,
+			"a volume called %.60s is there already (object %.80s): choose another "
+			"name or place",
+			s->name, f.key);
 	/* Without the right to list, reading may be allowed. */
 	if (r == -EACCES)
 		return volume_check_id(s, store, deadline, err);
-	snprintf(err, 256, "cannot see whether %s is in use in the object store: %s", prefix,
-		 strerror(-r));
-	return r;
+	return cfs_fail(err, r, "cannot see whether %s is in use in the object store: %s", prefix,
+			strerror(-r));
 }
 
 /* Writes, reads and deletes a probe object. */
@@ -328,21 +326,19 @@ static int change_volume(struct format *f, struct cfs_meta *meta, const struct c
 		r = build_setting(f->name, &f->o, old, &f->s);
 	if (r == 0 && (strcmp(old->encrypt_key ? old->encrypt_key : "",
 			      f->s->encrypt_key ? f->s->encrypt_key : "") != 0 ||
-		       (f->o.pem && strcmp(old->encrypt_algo, f->s->encrypt_algo) != 0))) {
-		snprintf(err, 256, "volume %s exists: its encryption cannot be changed", old->name);
-		return -EEXIST;
-	}
+		       (f->o.pem && strcmp(old->encrypt_algo, f->s->encrypt_algo) != 0)))
+		return cfs_fail(err, -EEXIST, "volume %s exists: its encryption cannot be changed",
+				old->name);
 	what = r == 0 && !f->o.force ? needs_config(old, f->s) : NULL;
 	if (r == 0 && !what && f->o.replicate) {
 		r = replication_read(meta, &how);
 		if (r == 0 && (int)how.mode != f->o.replicate - 1)
 			what = "replicate";
 	}
-	if (what) {
-		snprintf(err, 256, "volume %s exists: change it by `cachefs config --%s`",
-			 old->name, what);
-		return -EEXIST;
-	}
+	if (what)
+		return cfs_fail(err, -EEXIST,
+				"volume %s exists: change it by `cachefs config --%s`", old->name,
+				what);
 	return r < 0 ? r : cfs_meta_format(meta, f->s, f->o.force, err);
 }
 
@@ -407,17 +403,14 @@ static int read_key(struct format_opts *o, char err[256])
 	FILE *in;
 
 	in = fopen(o->encrypt_rsa_key, "re");
-	if (!in) {
-		snprintf(err, 256, "cannot open the key %s: %s", o->encrypt_rsa_key,
-			 strerror(errno));
-		return -errno;
-	}
+	if (!in)
+		return cfs_fail(err, -errno, "cannot open the key %s: %s", o->encrypt_rsa_key,
+				strerror(errno));
 	n = fread(pem, 1, KEY_MAX + 1, in);
 	fclose(in);
-	if (n == 0 || n > KEY_MAX || memchr(pem, '\0', n)) {
-		snprintf(err, 256, "%s is not a private key in PEM form", o->encrypt_rsa_key);
-		return -EINVAL;
-	}
+	if (n == 0 || n > KEY_MAX || memchr(pem, '\0', n))
+		return cfs_fail(err, -EINVAL, "%s is not a private key in PEM form",
+				o->encrypt_rsa_key);
 	o->pem = strndup(pem, n);
 	explicit_bzero(pem, sizeof(pem));
 	if (!o->pem)

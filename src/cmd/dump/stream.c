@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/dump/stream.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -63,8 +64,7 @@ static int start_codec(struct stream_out *s, char err[256])
 	ZSTD_CCtx_setParameter(s->zstd, ZSTD_c_checksumFlag, 1);
 	return 0;
 #else
-	snprintf(err, 256, "this program was built without zstd");
-	return -EOPNOTSUPP;
+	return cfs_fail(err, -EOPNOTSUPP, "this program was built without zstd");
 #endif
 }
 
@@ -347,9 +347,8 @@ static int detect(struct stream_in *s, char err[256])
 	s->zstd = ZSTD_createDCtx();
 	return s->zstd ? 0 : -ENOMEM;
 #else
-	snprintf(err, 256,
-		 "the dump is compressed with zstd, which this program was built without");
-	return -EOPNOTSUPP;
+	return cfs_fail(err, -EOPNOTSUPP,
+			"the dump is compressed with zstd, which this program was built without");
 #endif
 }
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "base/log.h"
 #include "cmd/group/peers.h"
 
 const struct cfs_metric_table cfs_peers_metrics;
@@ -13,8 +14,8 @@ int peers_start(const struct mount_opts *o, const char *dir, const struct cfs_se
 {
 	if (!o->cache_group)
 		return 0;
-	snprintf(err, 256, "cache-group=%.100s: this build has no peer transport", o->cache_group);
-	return -EOPNOTSUPP;
+	return cfs_fail(err, -EOPNOTSUPP, "cache-group=%.100s: this build has no peer transport",
+			o->cache_group);
 }
 
 void peers_leave(struct cfs_peers *p)
@@ -42,8 +43,7 @@ bool peers_have(struct cfs_peers *p, const struct cfs_block *b, cfs_deadline_t d
 
 int peers_rotate_key(struct cfs_meta *m, const char *group, char err[256])
 {
-	snprintf(err, 256, "this build has no peer transport");
-	return -EOPNOTSUPP;
+	return cfs_fail(err, -EOPNOTSUPP, "this build has no peer transport");
 }
 
 json_t *peers_block(struct cfs_peers *p, const struct cfs_block *b, cfs_deadline_t deadline)

@@ -52,10 +52,8 @@ static int find_subdir(struct serve *s, cfs_ino_t *ret, char err[256])
 		r = cfs_meta_lookup(s->meta, &ctx, *ret, p, len, &e);
 		if (r == 0 && e.attr.type != CFS_TYPE_DIR)
 			r = -ENOTDIR;
-		if (r < 0) {
-			snprintf(err, 256, "subdir=%s: %s", s->o->subdir, strerror(-r));
-			return r;
-		}
+		if (r < 0)
+			return cfs_fail(err, r, "subdir=%s: %s", s->o->subdir, strerror(-r));
 		*ret = e.ino;
 	}
 	return 0;
@@ -191,10 +189,9 @@ static int open_disk(struct serve *s, char err[256])
 	if (!strcmp(dirs, "none"))
 		return 0;
 	conf.mode = (unsigned)strtoul(o->cache_mode, &end, 8);
-	if (*end || !conf.mode) {
-		snprintf(err, 256, "cache-mode=%.100s: not an octal mode", o->cache_mode);
-		return -EINVAL;
-	}
+	if (*end || !conf.mode)
+		return cfs_fail(err, -EINVAL, "cache-mode=%.100s: not an octal mode",
+				o->cache_mode);
 	r = cfs_disk_create(&conf, &s->disk, err);
 	if (r == -ENOENT) {
 		cfs_warn("mounting without a disk cache: %s", err);
@@ -219,10 +216,9 @@ static int start_stage(struct serve *s, char err[256])
 	};
 
 	if (o->upload_hours &&
-	    cfs_stage_parse_hours(o->upload_hours, &conf.hour_from, &conf.hour_until) < 0) {
-		snprintf(err, 256, "upload-hours=%.100s: not as in 22-6", o->upload_hours);
-		return -EINVAL;
-	}
+	    cfs_stage_parse_hours(o->upload_hours, &conf.hour_from, &conf.hour_until) < 0)
+		return cfs_fail(err, -EINVAL, "upload-hours=%.100s: not as in 22-6",
+				o->upload_hours);
 	if (s->disk)
 		return cfs_stage_start(s->store, s->disk, &conf);
 	if (!o->writeback)
@@ -231,8 +227,7 @@ static int start_stage(struct serve *s, char err[256])
 		cfs_warn("writing through: there is no cache-dir for writeback");
 		return 0;
 	}
-	snprintf(err, 256, "writeback needs a cache-dir");
-	return -EINVAL;
+	return cfs_fail(err, -EINVAL, "writeback needs a cache-dir");
 }
 
 /*
@@ -330,17 +325,15 @@ static uint64_t rdma_memory(const struct mount_opts *o)
 
 static int check_rdma(const struct mount_opts *o, char err[256])
 {
-	if (o->cache_group && o->group_tls && o->group_transport == CFS_GROUP_RDMA_ON) {
-		snprintf(err, 256,
-			 "group-tls encrypts, and group-transport=rdma cannot: give one of them");
-		return -EINVAL;
-	}
-	if (rdma_memory(o) > budget_of(o) / 2) {
-		snprintf(err, 256,
-			 "group-rdma-buffer and %u MiB for RDMA are more than half of buffer-size",
-			 CFS_PEER_RDMA_BESIDES >> 20);
-		return -EINVAL;
-	}
+	if (o->cache_group && o->group_tls && o->group_transport == CFS_GROUP_RDMA_ON)
+		return cfs_fail(
+			err, -EINVAL,
+			"group-tls encrypts, and group-transport=rdma cannot: give one of them");
+	if (rdma_memory(o) > budget_of(o) / 2)
+		return cfs_fail(
+			err, -EINVAL,
+			"group-rdma-buffer and %u MiB for RDMA are more than half of buffer-size",
+			CFS_PEER_RDMA_BESIDES >> 20);
 	return 0;
 }
 
@@ -380,8 +373,8 @@ static int same_root(struct serve *s, cfs_ino_t root, char err[256])
 		h->root = root;
 	if (h->root == root)
 		return 0;
-	snprintf(err, 256, "the running mount has another subdir: unmount it to change that");
-	return -EBUSY;
+	return cfs_fail(err, -EBUSY,
+			"the running mount has another subdir: unmount it to change that");
 }
 
 struct cfs_agreement *layers_agreement(struct serve *s)

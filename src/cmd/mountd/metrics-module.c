@@ -337,11 +337,10 @@ static int listen_unix(struct server *s, const char *path, int *ret, char err[25
 	struct sockaddr_un sa = {.sun_family = AF_UNIX};
 	int r;
 
-	if (*path != '/' || strlen(path) >= sizeof(sa.sun_path)) {
-		snprintf(err, 256, "metrics=unix:%.100s: not an absolute path of at most %zu bytes",
-			 path, sizeof(sa.sun_path) - 1);
-		return -EINVAL;
-	}
+	if (*path != '/' || strlen(path) >= sizeof(sa.sun_path))
+		return cfs_fail(err, -EINVAL,
+				"metrics=unix:%.100s: not an absolute path of at most %zu bytes",
+				path, sizeof(sa.sun_path) - 1);
 	memcpy(sa.sun_path, path, strlen(path) + 1);
 	remove_stale(&sa);
 	r = bound((const struct sockaddr *)&sa, sizeof(sa), ret);
@@ -393,13 +392,12 @@ static int listen_tcp(struct server *s, const char *text, int *ret, char err[256
 		snprintf(host, sizeof(host), "%.*s", (int)len, from);
 	if (len < sizeof(host) && is_port(port))
 		r = getaddrinfo(host, port, &hints, &found);
-	if (r) {
-		snprintf(err, 256,
-			 "metrics=%.100s: not PORT, ADDRESS:PORT or unix:/PATH (a port is at most "
-			 "65535)",
-			 text);
-		return -EINVAL;
-	}
+	if (r)
+		return cfs_fail(
+			err, -EINVAL,
+			"metrics=%.100s: not PORT, ADDRESS:PORT or unix:/PATH (a port is at most "
+			"65535)",
+			text);
 	s->loopback = is_loopback(found->ai_addr);
 	r = bound(found->ai_addr, found->ai_addrlen, ret);
 	freeaddrinfo(found);

@@ -50,19 +50,16 @@ int replicate_restore(struct serve *s, char err[256])
 	struct cfs_setting *setting;
 	int r;
 
-	if (!o->restore && path && access(path, F_OK) && errno == ENOENT) {
-		snprintf(err, 256,
-			 "%.100s: %s; if the volume was replicated, -o "
-			 "restore=NAME,storage=TYPE,bucket=PLACE restores it",
-			 path, strerror(ENOENT));
-		return -ENOENT;
-	}
+	if (!o->restore && path && access(path, F_OK) && errno == ENOENT)
+		return cfs_fail(err, -ENOENT,
+				"%.100s: %s; if the volume was replicated, -o "
+				"restore=NAME,storage=TYPE,bucket=PLACE restores it",
+				path, strerror(ENOENT));
 	if (!o->restore || (path && access(path, F_OK) == 0))
 		return 0;
-	if (!path || !o->storage || !o->bucket) {
-		snprintf(err, 256, "restore needs a META-URL of SQLite, storage and bucket");
-		return -EINVAL;
-	}
+	if (!path || !o->storage || !o->bucket)
+		return cfs_fail(err, -EINVAL,
+				"restore needs a META-URL of SQLite, storage and bucket");
 	cfs_info("the database does not exist, restoring it from its replica: volume=%s url=%s",
 		 o->restore, path);
 	r = volume_lost_setting(o->restore, o->storage, o->bucket, &setting);
@@ -106,13 +103,12 @@ static int check_writeback(struct serve *s, enum replication_mode mode, char err
 {
 	if (!s->o->writeback || mode == REPLICATION_OFF)
 		return 0;
-	if (mode == REPLICATION_SYNC && !worker_resumes(s->worker)) {
-		snprintf(err, 256,
-			 "with writeback fsync does not wait until the bucket has the data, as "
-			 "replicate=sync of the volume demands: mount without writeback, or "
-			 "`cachefs config --replicate async`");
-		return -EINVAL;
-	}
+	if (mode == REPLICATION_SYNC && !worker_resumes(s->worker))
+		return cfs_fail(
+			err, -EINVAL,
+			"with writeback fsync does not wait until the bucket has the data, as "
+			"replicate=sync of the volume demands: mount without writeback, or "
+			"`cachefs config --replicate async`");
 	cfs_warn("writeback: blocks that are not uploaded are lost with this machine, although "
 		 "the replica of the metadata names them: volume=%s mount=%s",
 		 s->setting->name, s->dir);

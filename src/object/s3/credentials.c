@@ -250,11 +250,11 @@ int cfs_s3_credentials_get(struct cfs_s3_credentials *c, cfs_deadline_t deadline
 		*ret = cfs_s3_keys_ref(c->keys);
 		r = 0;
 	} else {
-		snprintf(err, CFS_OBJECT_ERRLEN, "%s",
-			 c->keys ? "the credentials have expired and there are no others"
-				 : "no credentials: give ACCESS_KEY and SECRET_KEY, a profile in "
-				   "~/.aws/credentials, or a role of the instance");
-		r = -EACCES;
+		r = cfs_fail(
+			err, -EACCES, "%s",
+			c->keys ? "the credentials have expired and there are no others"
+				: "no credentials: give ACCESS_KEY and SECRET_KEY, a profile in "
+				  "~/.aws/credentials, or a role of the instance");
 	}
 	pthread_mutex_unlock(&c->lock);
 	return r;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "cmd/access/cmd.h"
 #include "cmd/mountd/options/mountopts.h"
 
@@ -98,8 +99,7 @@ int mount_opts_other_name(struct mount_opts *o, const char *name, const char *va
 		cmd_error("option '%s' has no effect: %s", name, other->text);
 		return 1;
 	default:
-		snprintf(err, CFS_OPT_ERRLEN, "option '%s' is not supported: %s", name,
-			 other->text);
-		return -EINVAL;
+		return cfs_fail(err, -EINVAL, "option '%s' is not supported: %s", name,
+				other->text);
 	}
 }

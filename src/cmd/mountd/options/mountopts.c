@@ -3,6 +3,7 @@
  * Options of a mount that are more than a value: lists, flags for the kernel, identities, memory.
  */
 #include "cmd/mountd/options/mountopts.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -155,10 +156,8 @@ int mount_opts_squash(const char *name, const char *text, uint32_t *ret_uid, uin
 		id[i] = strtoul(p, &end, 10);
 		/* chown(2) reads the largest number as "no change". */
 		if (end == p || *p < '0' || *p > '9' || errno || id[i] >= UINT32_MAX ||
-		    *end != (i == 0 ? ':' : '\0')) {
-			snprintf(err, CFS_OPT_ERRLEN, "%s=%s: not UID:GID", name, text);
-			return -EINVAL;
-		}
+		    *end != (i == 0 ? ':' : '\0'))
+			return cfs_fail(err, -EINVAL, "%s=%s: not UID:GID", name, text);
 	}
 	*ret_uid = (uint32_t)id[0];
 	*ret_gid = (uint32_t)id[1];
@@ -171,10 +170,8 @@ int mount_opts_umask(const char *text, int *ret, char err[CFS_OPT_ERRLEN])
 	char *end;
 
 	v = strtoul(text, &end, 8);
-	if (end == text || *text < '0' || *text > '7' || *end || v > 0777) {
-		snprintf(err, CFS_OPT_ERRLEN, "umask=%s: not an octal number up to 777", text);
-		return -EINVAL;
-	}
+	if (end == text || *text < '0' || *text > '7' || *end || v > 0777)
+		return cfs_fail(err, -EINVAL, "umask=%s: not an octal number up to 777", text);
 	*ret = (int)v;
 	return 0;
 }

@@ -26,10 +26,8 @@ static int receive_take(struct worker *w, char err[256])
 
 	if (r == 0 && (m.kind != HANDOVER_TAKE || m.fds[1] < 0))
 		r = -EPROTO;
-	if (r < 0) {
-		snprintf(err, 256, "the running mount was not handed over: %s", strerror(-r));
-		return r;
-	}
+	if (r < 0)
+		return cfs_fail(err, r, "the running mount was not handed over: %s", strerror(-r));
 	w->device = m.fds[0];
 	notify_watchdog_every(strtoull(m.text, NULL, 10));
 	return cfs_handoff_attach(m.fds[1], &w->handoff, err);
@@ -38,15 +36,11 @@ static int receive_take(struct worker *w, char err[256])
 static int same_mount(const struct cfs_handoff_header *h, const char *uuid, bool read_only,
 		      char err[256])
 {
-	if (strcmp(h->uuid, uuid) != 0) {
-		snprintf(err, 256, "another volume is mounted there: uuid=%s", h->uuid);
-		return -EBUSY;
-	}
-	if (h->read_only != read_only) {
-		snprintf(err, 256, "the running mount is %s: unmount it to change that",
-			 h->read_only ? "read-only" : "writable");
-		return -EBUSY;
-	}
+	if (strcmp(h->uuid, uuid) != 0)
+		return cfs_fail(err, -EBUSY, "another volume is mounted there: uuid=%s", h->uuid);
+	if (h->read_only != read_only)
+		return cfs_fail(err, -EBUSY, "the running mount is %s: unmount it to change that",
+				h->read_only ? "read-only" : "writable");
 	return 0;
 }
 

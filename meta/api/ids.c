@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <errno.h>
 
-#include "meta/api/core.h"
 #include "meta/api/ids.h"
+#include "meta/api/core.h"
 
 int cfs_ids_init(struct cfs_ids *ids, const char *counter, int64_t batch)
 {

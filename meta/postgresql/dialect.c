@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The PostgreSQL dialect: the numbered statements of meta/sql over the pipeline. */
 #include <errno.h>
-#include <string.h>
 
 #include "meta/postgresql/pg-internal.h"
 

@@ -2,7 +2,6 @@
 /* Creation of names in one statement. */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "meta/postgresql/pg-internal.h"
 

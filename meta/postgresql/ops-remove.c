@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Removal of names in one statement. */
 #include <errno.h>
-#include <string.h>
 
 #include "meta/postgresql/pg-internal.h"
 

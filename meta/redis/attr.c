@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Values as stored in Redis (volume-format section 4). */
 #include <errno.h>
-#include <string.h>
 
 #include "base/bytes.h"
 #include "meta/redis/redis-internal.h"

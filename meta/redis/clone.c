@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cloning, inode by inode (volume-format section 11). */
-#include <errno.h>
 #include <stdlib.h>
 
 #include "base/bytes.h"

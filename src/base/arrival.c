@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "arrival.h"
 
-#include <stddef.h>
-
 #include "bytes.h"
 #include "clock.h"
 

@@ -2,7 +2,6 @@
 #include "unwanted.h"
 
 #include <errno.h>
-#include <stddef.h>
 
 #define CHECK_MS 20
 

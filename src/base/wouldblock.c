@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "wouldblock.h"
 
-#include <stddef.h>
-
 #define ABANDONED_MS 100
 
 static _Thread_local bool (*hook)(void *arg);

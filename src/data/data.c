@@ -2,7 +2,6 @@
 /* Life of the data layer, the table of open files, and the flusher. */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "data-internal.h"
 

@@ -7,7 +7,6 @@
  * others: when all slots are taken, further requests are queued, and the thread that frees a slot
  * runs the next. The queue is bounded in bytes; beyond that, requests wait on their own threads.
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,6 @@
 #include "scratch.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/unwanted.h"

@@ -3,7 +3,6 @@
  * Prefetches whole blocks after reads of parts. They have their own queue, so that they never delay
  * a waiting reader. It is bounded: a dropped block is requested again by its next reader.
  */
-#include <errno.h>
 #include <stdlib.h>
 
 #include "store-internal.h"

@@ -7,7 +7,6 @@
  * last successful sync are recorded here, for every caller whose data they have.
  */
 #include <errno.h>
-#include <string.h>
 
 #include "base/activity.h"
 #include "base/log.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inodes that are open on this mount. */
-#include <errno.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 

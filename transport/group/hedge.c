@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <semaphore.h>
-#include <string.h>
 
 #include "base/bytes.h"
 

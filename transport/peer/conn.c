@@ -7,7 +7,6 @@
 #include <openssl/crypto.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "transport-internal.h"

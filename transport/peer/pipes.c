@@ -3,7 +3,6 @@
  * Pipes for splicing files to sockets. The content of a pipe can be read from the file again, so a
  * slow receiver loses its pipe when another connection needs one.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -13,7 +13,6 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "base/text/url.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/slowstep.h"
 #include "cmd/access/waitstore.h"

@@ -9,7 +9,6 @@
 #include <jansson.h>
 #include <linux/fs.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

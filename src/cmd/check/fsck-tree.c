@@ -6,7 +6,6 @@
  *
  * Memory: sorter.h, 32 bytes per inode and name, 40 per name and directory, in turn.
  */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 

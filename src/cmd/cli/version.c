@@ -4,7 +4,6 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/module.h"

@@ -2,7 +2,6 @@
 #include "cmd/dump/heap.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

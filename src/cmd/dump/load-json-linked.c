@@ -2,7 +2,6 @@
 /* Remembers inodes with several names: by inode, and by inode and directory. */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cmd/dump/load-json.h"
 

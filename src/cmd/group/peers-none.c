@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* peers.h in a build without the peer transport. */
 #include <errno.h>
-#include <stdio.h>
 
 #include "base/log.h"
 #include "cmd/group/peers.h"

@@ -2,7 +2,6 @@
 #include "cmd/mountd/mountstatus.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

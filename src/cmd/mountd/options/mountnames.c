@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Options of JuiceFS and of libfuse, and how each is treated. */
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/bytes.h"
 #include "base/log.h"

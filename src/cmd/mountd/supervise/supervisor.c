@@ -18,7 +18,6 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/module.h"
-#include "base/mounted.h"
 #include "cmd/access/cmd.h"
 #include "cmd/mountd/supervise/handover.h"
 #include "cmd/mountd/supervise/notify.h"

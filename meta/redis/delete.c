@@ -265,16 +265,36 @@ int rds_op_delete_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 	return 1;
 }
 
+/* Removes the file's member with either length; 1: there is none. */
+static int drop_member(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       uint64_t length, uint64_t other)
+{
+	char a[48], b[48];
+
+	snprintf(a, sizeof(a), "%" PRIu64 ":%" PRIu64, ino, length);
+	snprintf(b, sizeof(b), "%" PRIu64 ":%" PRIu64, ino, other);
+	return rds_change(e, ctx, CFS_META_OP_delete, &rds_drop_delfile_lua, "ss", a, b);
+}
+
+/*
+ * A file that was shortened has the length of its last chunk list in `delfiles`, which only the
+ * cache and the set itself know.
+ */
 int rds_op_drop_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			uint64_t length)
 {
 	uint64_t other = length, next;
-	char a[48], b[48];
+	int r;
 
 	deletion_find(rds_of(e), ino, &other, &next);
-	snprintf(a, sizeof(a), "%" PRIu64 ":%" PRIu64, ino, length);
-	snprintf(b, sizeof(b), "%" PRIu64 ":%" PRIu64, ino, other);
-	return rds_change(e, ctx, CFS_META_OP_delete, &rds_drop_delfile_lua, "ss", a, b);
+	r = drop_member(e, ctx, ino, length, other);
+	if (r != 1)
+		return r;
+	r = rds_find_delfile(e, ctx, ino, &length);
+	if (!r)
+		r = drop_member(e, ctx, ino, length, length);
+	/* Another mount has removed it. */
+	return r == -ENOENT || r == 1 ? 0 : r;
 }
 
 int rds_op_each_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,

@@ -446,6 +446,33 @@ static void test_left_behind(void **state)
 	assert_int_equal(dead, 0);
 }
 
+/* The length that is recorded for the deletion may be another one than the file's. */
+static void test_shortened_left_behind(void **state)
+{
+	cfs_ino_t d = test_dir("shortened"), f = make_file(d, "f");
+	struct cfs_engine *e = vol.m->eng;
+	struct cfs_ctx c = as_root();
+	struct cfs_removed r;
+	uint64_t dead = 0;
+	struct cfs_attr a;
+	int rc;
+
+	write_at(f, 0, 10);
+	write_at(f, 2 * CFS_CHUNK_SIZE, 10);
+	OK(cfs_meta_truncate(vol.m, &c, f, 10, &a));
+	r = unlink_only(&c, d, "f");
+	assert_int_equal(r.attr.length, 10);
+	do {
+		rc = e->ops->delete_chunk(e, &c, f, note_dead, &dead);
+	} while (rc == 0);
+	assert_int_equal(rc, 1);
+	/* This mount did not see the removal. */
+	OK(vol.other->eng->ops->drop_delfile(vol.other->eng, &c, f, r.attr.length));
+	wait_deletions();
+	OK(vol.other->eng->ops->drop_delfile(vol.other->eng, &c, f, r.attr.length));
+	OK(cfs_jobs_clean_slices(vol.m, cfs_deadline_in(20000)));
+}
+
 enum { LONG_LIST = 70, SHARED = 30 };
 
 struct dead_list {
@@ -574,5 +601,6 @@ static void test_many_dead_slices(void **state)
 
 TEST_LIST(delete, T(test_data_goes), T(test_open_file), T(test_unnamed), T(test_unnamed_ends),
 	  T(test_close_in_outage), T(test_beat_closes), T(test_trash), T(test_trash_special),
-	  T(test_trash_open), T(test_trash_expiry), T(test_left_behind), T(test_long_list),
-	  T(test_trash_hour_in_use), T(test_many_dead_slices));
+	  T(test_trash_open), T(test_trash_expiry), T(test_left_behind),
+	  T(test_shortened_left_behind), T(test_long_list), T(test_trash_hour_in_use),
+	  T(test_many_dead_slices));

@@ -219,6 +219,17 @@ static int claim(struct cfs_members *m, uint64_t now_ms)
 	return r == -EROFS || r == -ESTALE || r == -EEXIST ? 0 : r;
 }
 
+/* No member can read it, and its leader cannot replace it. The next look claims the list. */
+static void drop_head(struct cfs_members *m)
+{
+	char key[CFS_GROUP_KEY_MAX];
+
+	cfs_members_list_key(m, key, "head");
+	cfs_warn("head of the member list cannot be read, it is removed: key=%s", key);
+	m->registry->drop(m->registry->arg, key);
+	m->lost = 0;
+}
+
 static int look(struct cfs_members *m, uint64_t now_ms)
 {
 	uint64_t most_ms = 2 * LOOK_TICKS * m->tick_ms;
@@ -229,6 +240,10 @@ static int look(struct cfs_members *m, uint64_t now_ms)
 	if (r == -ENOENT && !m->read_only && !m->fenced) {
 		m->head_text[0] = '\0';
 		return claim(m, now_ms);
+	}
+	if (r == -EINVAL && !m->read_only && !m->fenced && ++m->lost >= LOST_MAX) {
+		drop_head(m);
+		return r;
 	}
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
@@ -245,7 +260,7 @@ static int look(struct cfs_members *m, uint64_t now_ms)
 		memcpy(m->head_text, text, sizeof(text));
 	}
 	r = cfs_members_follow(m);
-	m->lost = r == -EAGAIN ? m->lost + 1 : 0;
+	m->lost = r == -EAGAIN || r == -EINVAL ? m->lost + 1 : 0;
 	return is_left(m) ? claim(m, now_ms) : r;
 }
 

@@ -78,7 +78,7 @@ struct cfs_members {
 	uint64_t look_ms, looked_ms; /* time of the last look; time covered by successful reads */
 	uint64_t heard_ms;	     /* looked_ms when the head last changed */
 	uint64_t led_ms;	     /* the same for its leader */
-	unsigned lost;		     /* consecutive looks at a head whose list could not be read */
+	unsigned lost; /* consecutive looks at a head or list that could not be read */
 
 	/* watch.c */
 	struct members_watch *watch; /* sorted by id */

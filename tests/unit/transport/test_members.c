@@ -549,6 +549,36 @@ static void test_list_is_lost(void **state)
 	end();
 }
 
+/* A record of the list, or its head, has other content than its leader wrote. */
+static void test_list_is_damaged(void **state)
+{
+	static const char *const what[] = {"group.list.team/head", "group.list.team/s",
+					   "group.list.team/d"};
+	static const char *const garbage[] = {"nonsense", "=volume\n+77 100 100 - 10.1.1.1:1\n",
+					      ""};
+	size_t i, j, k;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(what); i++) {
+		for (j = 0; j < CFS_ARRAY_SIZE(garbage); j++) {
+			begin(i * 7 + j + 1, 6);
+			run_ms(20000);
+			join(200);
+			run_ms(20000);
+			/* Members that have the list do not read it again; one that joins does. */
+			for (k = 0; k < sim.r.n; k++) {
+				if (strncmp(sim.r.v[k].key, what[i], strlen(what[i])) == 0)
+					registry_put(&sim.r, sim.r.v[k].key, garbage[j],
+						     strlen(garbage[j]), false);
+			}
+			join(201);
+			run_ms(20000);
+			assert_true(agreed());
+			assert_non_null(leader());
+			end();
+		}
+	}
+}
+
 static unsigned heads_read;
 
 static int count_heads(void *arg, const char *key, cfs_group_record_fn fn, void *fn_arg)
@@ -883,6 +913,7 @@ int main(void)
 		cmocka_unit_test(test_leader_is_frozen),
 		cmocka_unit_test(test_registry_goes_back),
 		cmocka_unit_test(test_list_is_lost),
+		cmocka_unit_test(test_list_is_damaged),
 		cmocka_unit_test(test_list_with_a_gap_for_one_that_cannot_write),
 		cmocka_unit_test(test_old_changes_are_removed),
 		cmocka_unit_test(test_listings_end_early),

@@ -234,6 +234,8 @@ void cfs_data_forget_whole(struct cfs_data *d, cfs_ino_t ino);
 
 /* Removes the objects of a slice (cfs_meta_hooks.delete_slice). */
 int cfs_data_delete_slice(struct cfs_data *d, uint64_t slice, uint32_t size);
+/* As cfs_meta_hooks.slices_used. */
+int cfs_data_slices_used(struct cfs_data *d, uint64_t first, uint64_t n, cfs_deadline_t deadline);
 /* Makes the stored objects survive a power failure (cfs_meta_hooks.sync_objects). */
 int cfs_data_sync_objects(struct cfs_data *d);
 /*

@@ -156,6 +156,11 @@ struct cfs_meta_hooks {
 	int (*delete_slice)(void *arg, uint64_t slice, uint32_t size);
 	/* 0: the objects stored so far survive a power failure. */
 	int (*sync_objects)(void *arg);
+	/*
+	 * Whether there are blocks with slice ids in [first, first + n), which were just allocated:
+	 * 1, 0 or a negative errno. 1: the database went back in time, and more ids are skipped.
+	 */
+	int (*slices_used)(void *arg, uint64_t first, uint64_t n, cfs_deadline_t deadline);
 	/* A hint: the chunk has enough records to be worth compacting. */
 	void (*compact)(void *arg, cfs_ino_t ino, uint32_t indx, bool force);
 	/* Whether this client has the inode open. Called on the operation's own thread, inside a

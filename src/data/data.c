@@ -499,6 +499,11 @@ int cfs_data_delete_slice(struct cfs_data *d, uint64_t slice, uint32_t size)
 				      cfs_deadline_in(d->conf.io_timeout_ms));
 }
 
+int cfs_data_slices_used(struct cfs_data *d, uint64_t first, uint64_t n, cfs_deadline_t deadline)
+{
+	return cfs_store_slices_used(d->conf.store, first, n, deadline);
+}
+
 int cfs_data_sync_objects(struct cfs_data *d)
 {
 	return cfs_store_sync(d->conf.store, cfs_deadline_in(d->conf.io_timeout_ms));

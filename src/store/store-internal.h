@@ -11,6 +11,7 @@
  *	warm.c	  filling the caches on request
  *	put.c     uploads
  *	sync.c    durability
+ *	slices.c  slice ids that objects have
  *	store.c   life, read, prefetch, removal, statistics
  *	cachedir/ directories of block files; on top of it:
  *	disk/	  the disk cache, a tier

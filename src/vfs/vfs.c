@@ -192,6 +192,13 @@ static bool hook_is_open(void *arg, cfs_ino_t ino)
 	return open;
 }
 
+static int hook_slices_used(void *arg, uint64_t first, uint64_t n, cfs_deadline_t deadline)
+{
+	struct cfs_vfs *v = arg;
+
+	return cfs_data_slices_used(v->conf.data, first, n, deadline);
+}
+
 static void hook_lost(void *arg, const char *reason)
 {
 	struct cfs_vfs *v = arg;
@@ -235,6 +242,7 @@ struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v)
 		.arg = v,
 		.delete_slice = hook_delete_slice,
 		.sync_objects = hook_sync_objects,
+		.slices_used = hook_slices_used,
 		.compact = v->conf.read_only ? NULL : hook_compact,
 		.is_open = hook_is_open,
 		.lost = hook_lost,

@@ -349,6 +349,56 @@ static void test_heartbeat(void **state)
 }
 
 static struct {
+	uint64_t below; /* ids that blocks have */
+	unsigned asked;
+	int error;
+} slices;
+
+static int slices_used(void *arg, uint64_t first, uint64_t n, cfs_deadline_t deadline)
+{
+	slices.asked++;
+	assert_true(n > 0 && !cfs_deadline_passed(deadline));
+	return slices.error ? slices.error : first < slices.below;
+}
+
+/* The database is an older one: numbers that it gives again belong to blocks, or to this mount. */
+static void test_counters_go_back(void **state)
+{
+	struct cfs_meta_conf conf = {.heartbeat_ms = 50};
+	struct cfs_meta_hooks hooks = {.slices_used = slices_used};
+	struct cfs_ctx c = as_root();
+	uint64_t id, last = 0;
+	struct cfs_meta *m;
+	unsigned i;
+
+	OK(cfs_meta_new_slice(vol.m, &c, &id));
+	m = open_third(&conf);
+	OK(cfs_meta_start(m, &hooks));
+	slices.below = id + 20000;
+	OK(cfs_meta_new_slice(m, &c, &last));
+	assert_true(last >= slices.below);
+	assert_int_equal(slices.asked, 2);
+	/* A bucket that does not tell stops no write. */
+	slices.error = -EACCES;
+	OK(cfs_meta_skip_slices(m, &c, -1000000));
+	for (i = 0; i < 10000; i++) {
+		OK(cfs_meta_new_slice(m, &c, &id));
+		assert_true(id > last);
+		last = id;
+	}
+	slices.error = 0;
+	slices.below = UINT64_MAX;
+	for (i = 0; i < 10000; i++) {
+		if (cfs_meta_new_slice(m, &c, &id))
+			break;
+	}
+	assert_in_range(i, 0, 4096);
+	assert_int_equal(cfs_meta_new_slice(m, &c, &id), -EIO);
+	OK(cfs_meta_stop(m));
+	cfs_meta_close(m);
+}
+
+static struct {
 	_Atomic int calls;
 	_Atomic uint64_t ended;
 	struct cfs_meta *m;
@@ -542,4 +592,5 @@ static void test_changelog(void **state)
 TEST_LIST(session, T(test_record), T(test_stale), T(test_clock), T(test_refresh),
 	  T(test_answers_again), T(test_ended_by_another), T(test_resume_of_an_ended_session),
 	  T(test_resume), T(test_counters), T(test_setting), T(test_heartbeat),
-	  T(test_slow_cleaning), T(test_read_only), T(test_open_errors), T(test_changelog));
+	  T(test_counters_go_back), T(test_slow_cleaning), T(test_read_only), T(test_open_errors),
+	  T(test_changelog));

@@ -295,6 +295,57 @@ static void *run_put_sync(void *arg)
 	return (void *)(intptr_t)put_sync(arg);
 }
 
+/*
+ * Ids on both sides of a batch, of other lengths, and of the next directories. A wrong answer is a
+ * block that another file's bytes replace, or ids that are thrown away.
+ */
+static void slices_that_are_used(void **state)
+{
+	static const struct {
+		uint64_t first, used;
+		int is;
+	} of[] = {
+		{1, 1, 1},
+		{1, 4096, 1},
+		{1, 4097, 0},
+		{9, 8, 0},
+		{9, 10, 1},
+		{9, 100, 1},
+		{990, 989, 0},
+		{990, 1000, 1},
+		{990, 10000, 0},
+		{4097, 4096, 0},
+		{4097, 4097, 1},
+		{4097, 8192, 1},
+		{4097, 8193, 0},
+		{4097, 40970, 0},
+		{999000, 1000001, 1},
+		{999000, 998999, 0},
+		{1 << 20, 1 << 20, 1},
+		{1 << 20, (1 << 20) - 1, 0},
+		{1 << 20, 1050000, 1},
+		{1 << 20, 1052672, 0},
+	};
+	size_t i;
+	int hashed;
+
+	for (hashed = 0; hashed <= 1; hashed++) {
+		for (i = 0; i < CFS_ARRAY_SIZE(of); i++) {
+			struct cfs_block b = {.slice = of[i].used, .len = BLOCK};
+			/* Eight classes of 256 are looked at. */
+			bool seen = !hashed || (of[i].used - of[i].first) % 256 < 8;
+
+			start_store((struct setting){.plain = true, .hash_prefix = hashed});
+			assert_int_equal(cfs_store_slices_used(store, of[i].first, 4096, soon()),
+					 0);
+			assert_int_equal(put_sync(&b), 0);
+			assert_int_equal(cfs_store_slices_used(store, of[i].first, 4096, soon()),
+					 of[i].is && seen);
+			stop_store();
+		}
+	}
+}
+
 /* A bucket that may not be listed denies missing objects; one that may not be read denies all. */
 static void slice_that_is_denied(void **state)
 {
@@ -564,6 +615,7 @@ int main(void)
 		cmocka_unit_test(slow_uploads_are_not_few_for_ever),
 		cmocka_unit_test(upload_queue_is_bounded),
 		cmocka_unit_test(remove_slice),
+		cmocka_unit_test(slices_that_are_used),
 		cmocka_unit_test(slice_that_is_denied),
 		cmocka_unit_test(sync_is_shared),
 		cmocka_unit_test(a_failed_sync_concerns_all_that_was_put),

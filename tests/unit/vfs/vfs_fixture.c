@@ -596,6 +596,8 @@ REFUSE(cfs_file_copy_range, struct cfs_file *src, uint64_t src_off, struct cfs_f
 REFUSE(cfs_file_seek, struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, int whence,
        uint64_t *ret_off)
 REFUSE(cfs_data_delete_slice, struct cfs_data *d, uint64_t slice, uint32_t size)
+REFUSE(cfs_data_slices_used, struct cfs_data *d, uint64_t first, uint64_t n,
+       cfs_deadline_t deadline)
 REFUSE(cfs_data_sync_objects, struct cfs_data *d)
 
 void cfs_data_queue_compact(struct cfs_data *d, cfs_ino_t ino, uint32_t indx, bool force)

@@ -148,6 +148,12 @@ int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 		    struct cfs_pattern pattern, cfs_deadline_t deadline, struct cfs_segs *ret,
 		    enum cfs_source *ret_source);
 /*
+ * Starts the fetch that cfs_store_fetch() of the range would wait for, if it is one from beyond
+ * this machine. Never waits. True: it is under way. owner: as below.
+ */
+bool cfs_store_start_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
+			   uint32_t len, struct cfs_pattern pattern, uint64_t owner);
+/*
  * Starts fetching [off, off + len) into memory unless it is there or memory is short. Never waits.
  * False: too much is under way already, or there is no memory. owner: any number for
  * cfs_store_cancel(); 0: no owner.

@@ -12,6 +12,7 @@
 
 #define PLAN_MAX     32
 #define PREFETCH_MAX 16
+#define STARTED_MAX  64 /* blocks of a read that are fetched at the same time */
 
 struct part {
 	struct cfs_page *page; /* bytes of this page, or ... */
@@ -144,6 +145,8 @@ struct reader {
 	uint64_t at; /* in the file */
 	struct cfs_forecast forecast;
 	const struct cfs_ctx *ctx;
+	unsigned block;	  /* number of the next stored block of the plan */
+	uint64_t started; /* bits: blocks whose fetch start_others() has started */
 };
 
 /* A random read has its bytes: the rest of the block may be worth fetching. */
@@ -176,7 +179,40 @@ static uint32_t likely_part(const struct reader *rd, const struct cfs_block *b, 
 	return (uint32_t)CFS_MIN(end - at, b->len - off);
 }
 
-static int read_blocks(const struct reader *rd, const struct part *part, struct cfs_segs *ret)
+/*
+ * Starts the fetches of all blocks of a plan but the first, so that a read across a border does not
+ * wait for one block after the other.
+ */
+static void start_others(struct reader *rd, const struct plan *p)
+{
+	struct cfs_data *d = rd->file->data;
+	uint64_t owner = cfs_session_owner(rd->file, rd->stream), at = rd->at;
+	uint32_t block = d->conf.block_size, off, end, n;
+	struct cfs_pattern pattern = {.random = rd->forecast.random};
+	unsigned i, number = 0;
+
+	rd->block = 0;
+	rd->started = 0;
+	for (i = 0; i < p->n; at += p->v[i++].len) {
+		const struct part *part = &p->v[i];
+
+		end = part->page || !part->slice ? 0 : part->off + part->len;
+		for (off = part->off; off < end; off += n, number++) {
+			struct cfs_block b =
+				cfs_block_of(part->slice, part->size, off / block, block);
+
+			n = CFS_MIN(end - off, b.len - off % block);
+			if (number == 0 || number >= STARTED_MAX)
+				continue;
+			pattern.likely = likely_part(rd, &b, off % block, at + (off - part->off));
+			if (cfs_store_start_fetch(d->conf.store, &b, off % block, n, pattern,
+						  owner))
+				rd->started |= 1ULL << number;
+		}
+	}
+}
+
+static int read_blocks(struct reader *rd, const struct part *part, struct cfs_segs *ret)
 {
 	struct cfs_data *d = rd->file->data;
 	uint32_t block = d->conf.block_size, off = part->off, end = part->off + part->len;
@@ -193,6 +229,10 @@ static int read_blocks(const struct reader *rd, const struct part *part, struct 
 				    &source);
 		if (r < 0)
 			return r;
+		if (rd->block < STARTED_MAX && (rd->started >> rd->block & 1) &&
+		    source == CFS_SOURCE_NEAR)
+			source = CFS_SOURCE_REMOTE;
+		rd->block++;
 		/* Hits of a read that is repeated were noted before. */
 		if (pattern.random && !pattern.likely && n < b.len &&
 		    (source != CFS_SOURCE_NEAR || !cfs_is_repeated()))
@@ -368,6 +408,7 @@ int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream
 			prefetch(&rd);
 		rd.forecast.off = rd.forecast.end;
 		rd.at = at;
+		start_others(&rd, &plan);
 		r = plan_run(&rd, &plan, ret, &slice);
 		if (r == 0) {
 			at += plan.len;

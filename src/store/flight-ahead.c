@@ -54,15 +54,13 @@ static bool launch(struct flight *f)
 	return false;
 }
 
-/* The flights that a prefetch of the range needs; those that are mine are to be launched. */
-static void join_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		       struct want want, struct awaited *awaited)
+/* The flights that this prefetch needs; those that are mine are to be launched. */
+static void join_ahead(struct cfs_store *s, const struct cfs_block *b, struct want want,
+		       struct awaited *awaited)
 {
 	struct shard *sh = cfs_memory_shard(s, b);
 	struct block *block;
 
-	want.first = off / CFS_PAGE_LARGE;
-	want.last = (off + len - 1) / CFS_PAGE_LARGE;
 	want.prefetch = true;
 	*awaited = (struct awaited){0};
 	pthread_mutex_lock(&sh->lock);
@@ -74,13 +72,44 @@ static void join_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t 
 	pthread_mutex_unlock(&sh->lock);
 }
 
+/* False: one could not be launched. */
+static bool launch_mine(struct cfs_store *s, const struct cfs_block *b, struct awaited *awaited)
+{
+	bool all = true;
+	unsigned i;
+
+	for (i = 0; i < awaited->n; i++) {
+		if (!awaited->mine[i])
+			continue;
+		if (launch(awaited->v[i])) {
+			CFS_STAT_ADD(s, prefetches, 1);
+		} else {
+			CFS_STAT_ADD(s, prefetch_drops, 1);
+			all = false;
+		}
+	}
+	cfs_flight_release(awaited);
+	if (awaited->expired)
+		cfs_flight_log_late(s, b, "its worker thread is abandoned");
+	return all;
+}
+
+bool cfs_flight_start(struct cfs_store *s, const struct cfs_miss *m, uint64_t owner)
+{
+	struct want want = cfs_flight_want(s, m);
+	struct awaited awaited;
+
+	want.owner = owner;
+	join_ahead(s, m->block, want, &awaited);
+	return awaited.n && launch_mine(s, m->block, &awaited);
+}
+
 bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 			 uint64_t owner, const struct cfs_route *route)
 {
-	bool all = true, whole = route->place == CFS_PLACE_HERE;
-	const struct want want = {.stream = !whole, .owner = owner, .route = route};
+	bool whole = route->place == CFS_PLACE_HERE;
+	struct want want = {.stream = !whole, .owner = owner, .route = route};
 	struct awaited awaited;
-	unsigned i;
 
 	if (atomic_load(&s->prefetching) >= s->max_prefetches) {
 		CFS_STAT_ADD(s, prefetch_drops, 1);
@@ -90,21 +119,10 @@ bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_
 		off = 0;
 		len = b->len;
 	}
-	join_ahead(s, b, off, len, want, &awaited);
-	for (i = 0; i < awaited.n; i++) {
-		if (!awaited.mine[i])
-			continue;
-		if (launch(awaited.v[i])) {
-			CFS_STAT_ADD(s, prefetches, 1);
-		} else {
-			CFS_STAT_ADD(s, prefetch_drops, 1);
-			all = false;
-		}
-	}
-	cfs_flight_release(&awaited);
-	if (awaited.expired)
-		cfs_flight_log_late(s, b, "its worker thread is abandoned");
-	return all;
+	want.first = off / CFS_PAGE_LARGE;
+	want.last = (off + len - 1) / CFS_PAGE_LARGE;
+	join_ahead(s, b, want, &awaited);
+	return launch_mine(s, b, &awaited);
 }
 
 static void fill_one(struct flight *f)
@@ -121,7 +139,8 @@ static void fill_one(struct flight *f)
 void cfs_flight_fill(struct cfs_store *s, const struct cfs_block *b, uint64_t owner)
 {
 	struct cfs_route route = cfs_route_find(s, b);
-	const struct want want = {.owner = owner, .route = &route};
+	const struct want want = {
+		.last = (b->len - 1) / CFS_PAGE_LARGE, .owner = owner, .route = &route};
 	struct awaited awaited;
 	unsigned i;
 
@@ -129,7 +148,7 @@ void cfs_flight_fill(struct cfs_store *s, const struct cfs_block *b, uint64_t ow
 		return;
 	cfs_route_place(s, b, &route);
 	route.from = cfs_route_first_remote(s);
-	join_ahead(s, b, 0, b->len, want, &awaited);
+	join_ahead(s, b, want, &awaited);
 	for (i = 0; i < awaited.n; i++) {
 		if (awaited.mine[i])
 			fill_one(awaited.v[i]);

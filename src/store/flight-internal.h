@@ -88,6 +88,8 @@ struct want {
  */
 int cfs_flight_join(struct cfs_store *s, struct shard *sh, struct block *block,
 		    const struct want *want, struct awaited *awaited);
+/* The fetch that a reader starts. */
+struct want cfs_flight_want(struct cfs_store *s, const struct cfs_miss *m);
 void cfs_flight_release(struct awaited *awaited);
 void cfs_flight_unref(struct flight *f);
 /* Starts a worker for it; a prefetch only if there is room in the queue. */

@@ -521,19 +521,14 @@ static bool is_large_part(struct cfs_store *s, const struct cfs_block *b, uint32
 	return (uint64_t)len * WIDEN_PARTS >= b->len && is_roomy(s);
 }
 
-/*
- * 1: collected; 0: *awaited replaced by the flights that are needed for it; or negative errno.
- * again: these have ended.
- */
-static int collect_or_join(struct cfs_store *s, const struct cfs_miss *m, bool again,
-			   struct cfs_segs *ret, struct awaited *awaited)
+struct want cfs_flight_want(struct cfs_store *s, const struct cfs_miss *m)
 {
-	const struct cfs_block *b = m->block;
 	const struct cfs_route *route = &m->route;
 	uint32_t off = m->off, len = m->len, likely = m->pattern.likely;
 	bool local = route->local && route->from == 0;
-	bool wider = is_large_part(s, b, likely ? likely : len) && !local;
-	struct want want = {
+	bool wider = is_large_part(s, m->block, likely ? likely : len) && !local;
+
+	return (struct want){
 		.first = off / CFS_PAGE_LARGE,
 		.last = (off + len - 1) / CFS_PAGE_LARGE,
 		.wider = wider && !likely,
@@ -543,6 +538,17 @@ static int collect_or_join(struct cfs_store *s, const struct cfs_miss *m, bool a
 		.deadline = m->deadline,
 		.route = route,
 	};
+}
+
+/*
+ * 1: collected; 0: *awaited replaced by the flights that are needed for it; or negative errno.
+ * again: these have ended.
+ */
+static int collect_or_join(struct cfs_store *s, const struct cfs_miss *m, bool again,
+			   struct cfs_segs *ret, struct awaited *awaited)
+{
+	const struct cfs_block *b = m->block;
+	struct want want = cfs_flight_want(s, m);
 	struct shard *sh = cfs_memory_shard(s, b);
 	struct awaited next = {0};
 	struct block *block;
@@ -550,7 +556,7 @@ static int collect_or_join(struct cfs_store *s, const struct cfs_miss *m, bool a
 
 	pthread_mutex_lock(&sh->lock);
 	block = cfs_memory_use(sh, b);
-	r = block ? cfs_memory_collect(block, off, len, ret) : -ENOMEM;
+	r = block ? cfs_memory_collect(block, m->off, m->len, ret) : -ENOMEM;
 	if (r == 0 && cfs_deadline_passed(m->deadline))
 		r = -ETIMEDOUT;
 	/* The next flight of a hedge would fail as the first one. */

@@ -43,6 +43,11 @@ static unsigned tier_for(const struct cfs_store *s, const struct cfs_miss *m)
 	return i;
 }
 
+bool cfs_range_serves(const struct cfs_store *s, const struct cfs_miss *m)
+{
+	return tier_for(s, m) < s->n_tiers;
+}
+
 int cfs_range_read(struct cfs_store *s, struct cfs_miss *m, struct cfs_segs *ret)
 {
 	struct range_hedge h = {.base.fetch = fetch_beside, .store = s, .miss = *m, .ret = ret};

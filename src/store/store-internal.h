@@ -323,6 +323,8 @@ int cfs_local_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off
  * owner did not serve it. m->route is complete, and no flight brings the range.
  */
 int cfs_range_read(struct cfs_store *s, struct cfs_miss *m, struct cfs_segs *ret);
+/* Whether it would ask a tier at all. */
+bool cfs_range_serves(const struct cfs_store *s, const struct cfs_miss *m);
 
 /* ---- flight.c, flight-ahead.c ---- */
 
@@ -330,6 +332,8 @@ int cfs_range_read(struct cfs_store *s, struct cfs_miss *m, struct cfs_segs *ret
 uint64_t cfs_flight_left_ms(struct cfs_store *s, const struct cfs_block *b);
 /* 0, or errors as of cfs_store_read(), and those of a hedge. m->route is complete. */
 int cfs_flight_read(struct cfs_store *s, struct cfs_miss *m, struct cfs_segs *ret);
+/* Starts the flights that cfs_flight_read() would wait for, as prefetches. True: all are under way. */
+bool cfs_flight_start(struct cfs_store *s, const struct cfs_miss *m, uint64_t owner);
 bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 			 uint64_t owner, const struct cfs_route *route);
 /*

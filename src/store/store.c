@@ -211,6 +211,20 @@ int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	return r < 0 ? r : 0;
 }
 
+bool cfs_store_start_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
+			   uint32_t len, struct cfs_pattern pattern, uint64_t owner)
+{
+	struct cfs_miss m = {.block = b, .off = off, .len = len, .pattern = pattern};
+
+	if (!range_is_valid(s, b, off, len) || cfs_store_in_memory(s, b, off, len))
+		return false;
+	m.route = cfs_route_find(s, b);
+	if (m.route.local)
+		return false;
+	cfs_route_place(s, b, &m.route);
+	return !cfs_range_serves(s, &m) && cfs_flight_start(s, &m, owner);
+}
+
 bool cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 			uint64_t owner)
 {

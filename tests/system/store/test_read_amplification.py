@@ -6,15 +6,25 @@ import mmap
 import os
 import random
 import re
+import sys
 
 import pytest
 
-from cachefs import wait_until
+from cachefs import SLOW, wait_until
 from s3volume import S3Volume
 
 MIB = 1 << 20
 BLOCK = 4 * MIB
 SIZE = 192 * MIB
+ACROSS = """
+import mmap, os, sys
+path, how, at = sys.argv[1], sys.argv[2], int(sys.argv[3])
+fd = os.open(path, os.O_RDONLY | (os.O_DIRECT if how == "direct" else 0))
+if how == "direct":
+    os.preadv(fd, [mmap.mmap(-1, 1 << 20)], at - (1 << 19))
+else:
+    mmap.mmap(fd, 0, prot=mmap.PROT_READ)[at]
+"""
 
 
 def requested(via):
@@ -73,6 +83,19 @@ def test_large_random_reads(vol, via):
     assert found["blocks", os.O_DIRECT] <= 1.15, found
     assert found["anywhere", 0] <= 1.65, found
     assert found["anywhere", os.O_DIRECT] <= 1.4, found
+
+
+@pytest.mark.parametrize("how", ["direct", "fault"])
+def test_blocks_of_one_read_are_fetched_at_the_same_time(ws, vol, via, how):
+    """A read across the border of two blocks waits once for a distant bucket, not twice. A fault is such a read:
+    the kernel reads around it."""
+    mnt = vol.mount("prefetch=0")
+    via.clear()
+    via.add("GET", "/chunks/", delay=SLOW)
+    ws.run(sys.executable, "-c", ACROSS, mnt / "f", how, str(10 * BLOCK), check=True, timeout=60 * SLOW)
+    first, second = via.seen("GET", "/chunks/")[:2]
+    assert first.path != second.path
+    assert second.at - first.at < SLOW / 2
 
 
 def test_streams(vol, via):

@@ -78,28 +78,110 @@ int cfs_view_append(struct cfs_view *v, const struct cfs_slice *r)
 	return 0;
 }
 
-int cfs_view_build(const struct cfs_slice *records, size_t n, struct cfs_view *ret)
-{
-	struct cfs_view v = {0};
-	size_t i;
-
-	for (i = 0; i < n; i++) {
-		if (!record_valid(&records[i]))
-			return -EIO;
-	}
-	/* A record adds itself and, when it splits a piece, that piece's second half. */
-	v.v = malloc((2 * n + 1) * sizeof(*v.v));
-	if (!v.v)
-		return -ENOMEM;
-	for (i = 0; i < n; i++)
-		apply(&v, &records[i]);
-	*ret = v;
-	return 0;
-}
-
 void cfs_view_free(struct cfs_view *v)
 {
 	free(v->v);
 	v->v = NULL;
 	v->n = 0;
+}
+
+/*
+ * The records that cover the place of the sweep in build_pieces(), the last of the list first: a
+ * heap of pointers into that list.
+ */
+struct covering {
+	const struct cfs_slice **v;
+	size_t n;
+};
+
+static void cover(struct covering *c, const struct cfs_slice *r)
+{
+	size_t i = c->n++;
+
+	for (; i && c->v[(i - 1) / 2] < r; i = (i - 1) / 2)
+		c->v[i] = c->v[(i - 1) / 2];
+	c->v[i] = r;
+}
+
+static void uncover_last(struct covering *c)
+{
+	const struct cfs_slice *r = c->v[--c->n];
+	size_t i = 0, k;
+
+	for (; (k = 2 * i + 1) < c->n; i = k) {
+		if (k + 1 < c->n && c->v[k + 1] > c->v[k])
+			k++;
+		if (c->v[k] < r)
+			break;
+		c->v[i] = c->v[k];
+	}
+	c->v[i] = r;
+}
+
+static int compare_pos(const void *a, const void *b)
+{
+	const struct cfs_slice *x = *(const struct cfs_slice *const *)a;
+	const struct cfs_slice *y = *(const struct cfs_slice *const *)b;
+
+	return (x->pos > y->pos) - (x->pos < y->pos);
+}
+
+/* A sweep over n records that are sorted by position. c has room for all, v for 2 n pieces. */
+static void build_pieces(const struct cfs_slice **sorted, size_t n, struct covering *c,
+			 struct cfs_view *v)
+{
+	const struct cfs_slice *shown = NULL, *top;
+	uint32_t at = 0, end;
+	size_t i = 0;
+
+	while (i < n || c->n) {
+		if (!c->n)
+			at = sorted[i]->pos;
+		while (i < n && sorted[i]->pos == at)
+			cover(c, sorted[i++]);
+		top = c->v[0];
+		end = top->pos + top->len;
+		if (i < n && sorted[i]->pos < end)
+			end = sorted[i]->pos;
+		if (top->id && top == shown)
+			v->v[v->n - 1].len += end - at;
+		else if (top->id)
+			v->v[v->n++] = (struct cfs_piece){.pos = at,
+							  .len = end - at,
+							  .slice = top->id,
+							  .slice_size = top->size,
+							  .slice_off = top->off + (at - top->pos)};
+		shown = top;
+		at = end;
+		while (c->n && c->v[0]->pos + c->v[0]->len <= at)
+			uncover_last(c);
+	}
+}
+
+int cfs_view_build(const struct cfs_slice *records, size_t n, struct cfs_view *ret)
+{
+	/* One byte more: malloc(0) may return NULL. */
+	const struct cfs_slice **order = malloc(2 * n * sizeof(*order) + 1);
+	struct covering covering = {0};
+	/* Each record begins a piece and, where it ends inside another, a second one. */
+	struct cfs_view v = {.v = malloc(2 * n * sizeof(*v.v) + 1)};
+	size_t i, m = 0;
+	int r = order && v.v ? 0 : -ENOMEM;
+
+	for (i = 0; i < n && r == 0; i++) {
+		if (!record_valid(&records[i]))
+			r = -EIO;
+		else if (records[i].len)
+			order[m++] = &records[i];
+	}
+	if (r == 0) {
+		qsort(order, m, sizeof(*order), compare_pos);
+		covering.v = order + m;
+		build_pieces(order, m, &covering, &v);
+		*ret = v;
+	} else {
+		cfs_view_free(&v);
+	}
+	free(order);
+	return r;
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -27,7 +28,7 @@ struct byte {
 	uint32_t off;
 };
 
-static void check(const struct cfs_view *v, const struct byte *model, uint32_t base)
+static void check(const struct cfs_view *v, const struct byte *model, uint32_t base, uint32_t span)
 {
 	uint32_t at = base, i;
 	size_t k;
@@ -44,7 +45,7 @@ static void check(const struct cfs_view *v, const struct byte *model, uint32_t b
 			assert_int_equal(model[at - base].off, p->slice_off + i);
 		}
 	}
-	for (; at < base + SPAN; at++)
+	for (; at < base + span; at++)
 		assert_int_equal(model[at - base].slice, 0);
 }
 
@@ -76,9 +77,74 @@ static void random_records(void **state)
 			r->pos += base;
 		}
 		assert_int_equal(cfs_view_build(recs, n, &v), 0);
-		check(&v, model, base);
+		check(&v, model, base, SPAN);
 		cfs_view_free(&v);
 	}
+}
+
+/* Every list of up to three records in five bytes, each a hole or a slice. */
+static void all_short_lists(void **state)
+{
+	enum { BYTES = 5, RECORDS = 3 };
+	struct cfs_slice kinds[(BYTES + 1) * (BYTES + 2)], recs[RECORDS];
+	struct byte model[BYTES];
+	struct cfs_view v;
+	uint32_t pos, len, i;
+	size_t n_kinds = 0, n, k, lists, list, code;
+
+	for (pos = 0; pos <= BYTES; pos++) {
+		for (len = 0; len <= BYTES - pos; len++) {
+			kinds[n_kinds++] = (struct cfs_slice){.pos = pos, .len = len};
+			kinds[n_kinds++] = (struct cfs_slice){
+				.pos = pos, .len = len, .id = 1, .off = 3, .size = 3 + len};
+		}
+	}
+	for (n = 0, lists = 1; n <= RECORDS; n++, lists *= n_kinds) {
+		for (list = 0; list < lists; list++) {
+			memset(model, 0, sizeof(model));
+			for (k = 0, code = list; k < n; k++, code /= n_kinds) {
+				recs[k] = kinds[code % n_kinds];
+				recs[k].id *= k + 1;
+				for (i = 0; i < recs[k].len; i++)
+					model[recs[k].pos + i] = (struct byte){
+						recs[k].id, recs[k].id ? recs[k].off + i : 0};
+			}
+			assert_int_equal(cfs_view_build(recs, n, &v), 0);
+			check(&v, model, 0, BYTES);
+			cfs_view_free(&v);
+		}
+	}
+}
+
+/* Else the first read of a file with small random writes takes seconds. */
+static void many_records(void **state)
+{
+	enum { CELL = 256, CELLS = CFS_CHUNK_SIZE / CELL };
+	const size_t n = CELLS + CELLS / 2;
+	struct cfs_slice *recs = calloc(n, sizeof(*recs));
+	size_t *last = calloc(CELLS, sizeof(*last));
+	struct cfs_view v;
+	clock_t begun;
+	size_t i, cell;
+
+	assert_non_null(recs);
+	assert_non_null(last);
+	for (i = 0; i < n; i++) {
+		cell = i * 40503 % CELLS;
+		last[cell] = i + 1;
+		recs[i] = (struct cfs_slice){(uint32_t)(cell * CELL), i + 1, CELL, 0, CELL};
+	}
+	begun = clock();
+	assert_int_equal(cfs_view_build(recs, n, &v), 0);
+	assert_true(clock() - begun < 3 * CLOCKS_PER_SEC);
+	assert_int_equal(v.n, CELLS);
+	for (i = 0; i < v.n; i++) {
+		assert_int_equal(v.v[i].pos, i * CELL);
+		assert_int_equal(v.v[i].slice, last[i]);
+	}
+	cfs_view_free(&v);
+	free(last);
+	free(recs);
 }
 
 /* The example of volume-format section 6: four writes over each other. */
@@ -117,8 +183,8 @@ static void damaged(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(random_records),
-		cmocka_unit_test(documented),
+		cmocka_unit_test(random_records), cmocka_unit_test(all_short_lists),
+		cmocka_unit_test(many_records),	  cmocka_unit_test(documented),
 		cmocka_unit_test(damaged),
 	};
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checks slices: their records, reference counts and blocks. Metadata is read before objects are
- * listed, because objects are stored before they are named. Each suspect is examined again by
- * itself before it is reported.
+ * listed, because objects are stored before they are named. Each suspect is examined again before it
+ * is reported.
  *
- * Memory: blocks.h; 40 bytes per slice whose count looks wrong.
+ * Memory: blocks.h, recheck.h; 40 bytes per slice whose count looks wrong.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -14,6 +14,7 @@
 #include "cmd/access/cmd.h"
 #include "cmd/check/blocks.h"
 #include "cmd/check/fsck.h"
+#include "cmd/check/recheck.h"
 
 enum { USE_RECORD = 1, USE_DELAYED = 2, USE_REF = 4 };
 
@@ -27,9 +28,12 @@ struct suspect {
 
 struct data {
 	struct fsck *f;
-	struct sorter *uses, *objects;
+	struct sorter *uses, *objects, *rechecks;
 	struct suspect *suspects;
 	size_t n, cap;
+	/* The file that report_block() has asked for last. */
+	cfs_ino_t asked;
+	bool exists;
 };
 
 /* ---- records ---- */
@@ -192,29 +196,18 @@ struct slice {
 	bool sizes_differ;
 };
 
-/* The file still references the slice. */
-static bool still_named(struct data *d, const struct slice *s)
-{
-	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-	struct cfs_slice *v = NULL;
-	struct cfs_attr attr;
-	bool named = false;
-	ssize_t i, n;
-
-	if (cfs_meta_getattr(d->f->a->meta, &ctx, s->ino, &attr) < 0)
-		return false;
-	n = cfs_meta_read_chunk(d->f->a->meta, &ctx, s->ino, s->indx, &v);
-	for (i = 0; i < n && !named; i++)
-		named = v[i].id == s->id;
-	free(v);
-	return named;
-}
-
 static int check_block(struct data *d, const struct slice *s, uint32_t indx)
 {
 	struct admin *a = d->f->a;
 	uint32_t len = blocks_length(a, s->size, indx);
 	struct cfs_object_info info = {0};
+	struct recheck recheck = {
+		.ino = s->ino,
+		.slice = s->id,
+		.indx = s->indx,
+		.slice_size = s->size,
+		.block = indx,
+	};
 	char key[CFS_BLOCK_KEY_MAX];
 	bool right;
 	int r;
@@ -224,12 +217,34 @@ static int check_block(struct data *d, const struct slice *s, uint32_t indx)
 	if (r < 0 && r != -ENOENT)
 		return r;
 	right = blocks_are_plain(a) ? info.size == len : info.size > 0;
-	if ((r == 0 && right) || !still_named(d, s))
+	if (r == 0 && right)
 		return 0;
-	if (r < 0)
-		return fsck_report(d->f, "block", s->ino, false, "object %s is missing", key);
-	return fsck_report(d->f, "block", s->ino, false, "object %s has %" PRIu64 " bytes", key,
-			   info.size);
+	recheck.object_size = r < 0 ? RECHECK_MISSING : info.size;
+	return sorter_add(d->rechecks, &recheck);
+}
+
+/* A block that is missing or has a wrong length, of a slice that its chunk still names. */
+static int report_block(void *arg, const struct recheck *recheck)
+{
+	struct data *d = arg;
+	struct fsck *f = d->f;
+	char key[CFS_BLOCK_KEY_MAX];
+
+	if (recheck->ino != d->asked) {
+		struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+		struct cfs_attr attr;
+
+		d->asked = recheck->ino;
+		d->exists = cfs_meta_getattr(f->a->meta, &ctx, recheck->ino, &attr) == 0;
+	}
+	if (!d->exists)
+		return 0;
+	blocks_key(f->a, recheck->slice, recheck->block,
+		   blocks_length(f->a, recheck->slice_size, recheck->block), key);
+	if (recheck->object_size == RECHECK_MISSING)
+		return fsck_report(f, "block", recheck->ino, false, "object %s is missing", key);
+	return fsck_report(f, "block", recheck->ino, false, "object %s has %" PRIu64 " bytes", key,
+			   recheck->object_size);
 }
 
 /* The objects of slice s are next in the listing; earlier ones belong to no slice. */
@@ -432,11 +447,16 @@ int fsck_data(struct fsck *f)
 	f->objects = listed.objects;
 	f->slices = 0;
 	if (r == 0)
+		r = rechecks_create(&d.rechecks);
+	if (r == 0)
 		r = merge(&d);
+	if (r == 0)
+		r = rechecks_settle(f->a, d.rechecks, report_block, &d);
 	if (r == 0)
 		r = check_refs(&d);
 	sorter_destroy(d.uses);
 	sorter_destroy(d.objects);
+	sorter_destroy(d.rechecks);
 	free(d.suspects);
 	return r;
 }

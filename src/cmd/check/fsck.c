@@ -37,7 +37,7 @@ static const struct cfs_opt fsck_table[] = {
 int fsck_report(struct fsck *f, const char *kind, cfs_ino_t ino, bool repaired, const char *fmt,
 		...)
 {
-	char *path = ino ? admin_path(f->a, ino) : strdup("");
+	const char *path = "";
 	char *text = NULL;
 	json_t *j;
 	va_list ap;
@@ -46,8 +46,17 @@ int fsck_report(struct fsck *f, const char *kind, cfs_ino_t ino, bool repaired, 
 	va_start(ap, fmt);
 	n = vasprintf(&text, fmt, ap);
 	va_end(ap);
-	if (!path || n < 0) {
-		free(path);
+	if (n < 0)
+		return -ENOMEM;
+	if (ino && (ino != f->path_ino || !f->path)) {
+		free(f->path);
+		f->path = admin_path(f->a, ino);
+		f->path_ino = ino;
+	}
+	if (ino)
+		path = f->path;
+	if (!path) {
+		free(text);
 		return -ENOMEM;
 	}
 	f->found++;
@@ -62,7 +71,6 @@ int fsck_report(struct fsck *f, const char *kind, cfs_ino_t ino, bool repaired, 
 			      repaired);
 		json_array_append_new(f->problems, j);
 	}
-	free(path);
 	free(text);
 	return 0;
 }
@@ -138,6 +146,7 @@ static int fsck_run(void *options, const char **args)
 	print_summary(&f);
 	r = f.found > f.repaired ? CMD_DAMAGED : CMD_OK;
 out:
+	free(f.path);
 	json_decref(f.problems);
 	inostack_free(&f.stats);
 	return admin_close(&a, r);

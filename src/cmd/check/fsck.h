@@ -15,6 +15,8 @@ struct fsck {
 	struct progress p;
 	struct inostack stats; /* directories whose statistics are doubtful */
 	json_t *problems;
+	cfs_ino_t path_ino; /* of the last report, and its path: on Redis a path costs a listing */
+	char *path;
 	uint64_t found, repaired;
 	uint64_t inodes, names, slices, objects; /* looked at */
 	size_t open;				 /* numbers that could not be judged (gaps.h) */

@@ -5,7 +5,7 @@
  * that are not committed yet are young, and young objects stay. So does everything that a row of
  * any table names.
  *
- * Memory: 16 bytes per name in the trash and per deleted file, else bounded (blocks.h).
+ * Memory: 16 bytes per name in the trash and per deleted file, else bounded (blocks.h, recheck.h).
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -17,6 +17,7 @@
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
 #include "cmd/check/blocks.h"
+#include "cmd/check/recheck.h"
 #include "cmd/sets/inoset.h"
 
 struct gc_opts {
@@ -56,7 +57,7 @@ struct gc {
 	const struct gc_opts *o;
 	int64_t old_s; /* only objects changed before this time may be leaked */
 	struct inoset trash, deleted;
-	struct sorter *objects, *uses;
+	struct sorter *objects, *uses, *rechecks;
 	struct remover *remover;
 	struct progress p;
 	struct blocks_listed listed;
@@ -296,26 +297,10 @@ static void drop(struct gc *g, const struct slice *s)
 	g->removed.bytes += s->found.bytes;
 }
 
-/*
- * A record that was read before the references may have gone together with its slice. A count of 0
- * is final, so a slice that is named after its count was read as 0 has a wrong count.
- */
-static bool still_named(struct gc *g, const struct slice *s)
-{
-	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-	struct cfs_slice *v = NULL;
-	bool named = false;
-	ssize_t i, n = s->ino ? cfs_meta_read_chunk(g->a->meta, &ctx, s->ino, s->indx, &v) : 0;
-
-	for (i = 0; i < n && !named; i++)
-		named = v[i].id == s->id;
-	free(v);
-	return named;
-}
-
-static void judge(struct gc *g, const struct slice *s)
+static int judge(struct gc *g, const struct slice *s)
 {
 	const uint32_t named = USE_LIVE | USE_TRASH | USE_PENDING;
+	const struct recheck recheck = {.ino = s->ino, .slice = s->id, .indx = s->indx};
 	struct tally *t = s->kinds & USE_LIVE	 ? &g->live
 			  : s->kinds & USE_TRASH ? &g->in_trash
 						 : &g->pending;
@@ -323,15 +308,27 @@ static void judge(struct gc *g, const struct slice *s)
 	t->objects += s->found.objects;
 	t->bytes += s->found.bytes;
 	if (!(s->kinds & USE_DEAD))
-		return;
+		return 0;
 	/* A wrong count must not cost data: the slice stays, and fsck corrects the count. */
-	if (s->kinds & named) {
-		g->misjudged += still_named(g, s);
-		return;
-	}
+	if (s->kinds & named)
+		return s->ino ? sorter_add(g->rechecks, &recheck) : 0;
 	g->dead_slices++;
 	if (g->o->delete)
 		drop(g, s);
+	return 0;
+}
+
+/*
+ * A record that was read before the references may have gone together with its slice. A count of 0
+ * is final, so a slice that is named after its count was read as 0 has a wrong count.
+ */
+static int count_misjudged(void *arg, const struct recheck *d)
+{
+	struct gc *g = arg;
+
+	(void)d;
+	g->misjudged++;
+	return 0;
 }
 
 static int gather_uses(struct gc *g, struct merge *m, struct slice *s)
@@ -388,10 +385,10 @@ static int merge_all(struct gc *g)
 				r = next_object(g, &m);
 		}
 		if (r == 0)
-			judge(g, &s);
+			r = judge(g, &s);
 	}
 	progress_end(&g->p);
-	return r;
+	return r == 0 ? rechecks_settle(g->a, g->rechecks, count_misjudged, g) : r;
 }
 
 /* ---- the command ---- */
@@ -426,6 +423,8 @@ static int run(struct gc *g)
 				strerror(-r));
 	if (g->o->delete)
 		r = remover_create(g->a, (unsigned)g->o->threads, &g->remover);
+	if (r == 0)
+		r = rechecks_create(&g->rechecks);
 	if (r == 0)
 		r = merge_all(g);
 	if (g->remover) {
@@ -587,6 +586,7 @@ out:
 	inoset_free(&g.deleted);
 	sorter_destroy(g.objects);
 	sorter_destroy(g.uses);
+	sorter_destroy(g.rechecks);
 	return admin_close(&a, r);
 }
 

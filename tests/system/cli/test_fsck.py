@@ -3,10 +3,12 @@
 
 import json
 import os
+import struct
 
 import pytest
 
 import fixtures
+import servers
 from admin import DAMAGED, ask, contents, fsck, kinds, make_tree, refused
 from syscalls import data, write
 
@@ -140,3 +142,32 @@ def test_fsck_finds_impossible_records(ws, volume):
     r = fsck(ws, volume, code=DAMAGED)
     assert {p["path"] for p in r["problems"] if p["kind"] == "record"} == {"/f", "/g"}
     volume.check_options = None
+
+
+@pytest.mark.module("redis")
+def test_a_chunk_is_read_once_for_all_its_missing_blocks(ws):
+    """100 000 records would be read 100 000 times, each time with one reply of megabytes."""
+    db = servers.redis_server().database()
+    ws.cleanups.append(db.drop)
+    volume = ws.volume(url=db.url, trash_days=0)
+    volume.check_options = None
+    mnt = volume.mount()
+    write(mnt / "f", b"x")
+    ino = os.stat(mnt / "f").st_ino
+    mnt.umount()
+    n = 300
+    c = db.connect()
+    records = [struct.pack(">IQIII", 4096 * i, 10_000 + i, 4096, 0, 4096) for i in range(n)]
+    c.rpush("c%d_0" % ino, *records)
+
+    def reads():
+        return c.info("commandstats").get("cmdstat_lrange", {"calls": 0})["calls"]
+
+    before = reads()
+    r = fsck(ws, volume, "--json", code=DAMAGED)
+    assert r["found"] >= n and reads() - before < 20
+    # The reference of a slice that is in use was lost: gc asks again before it counts it.
+    c.hset("sliceRef", mapping={"k%d_4096" % (10_000 + i): -1 for i in range(n)})
+    before = reads()
+    assert ask(ws, "gc", db.url)["wrong_references"] == n
+    assert reads() - before < 20

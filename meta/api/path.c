@@ -105,18 +105,25 @@ static int prepend_parents(struct cfs_meta *m, const struct cfs_ctx *ctx, struct
 	return depth < deepest ? 0 : -ELOOP;
 }
 
-static int emit(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct name *name,
-		cfs_path_fn fn, void *arg)
+static int begin(struct path *p)
 {
-	struct path p = {malloc(256), 255, 256};
-	int rc;
-
-	if (!p.buf)
+	*p = (struct path){malloc(256), 255, 256};
+	if (!p->buf)
 		return -ENOMEM;
-	p.buf[255] = '\0';
-	rc = prepend(&p, name->text, name->len);
+	p->buf[255] = '\0';
+	return 0;
+}
+
+static int emit(const struct path *dir, const struct name *name, cfs_path_fn fn, void *arg)
+{
+	struct path p;
+	int rc = begin(&p);
+
 	if (!rc)
-		rc = prepend_parents(m, ctx, &p, name->parent);
+		rc = prepend(&p, name->text, name->len);
+	/* The first slash comes with the name. */
+	if (!rc && dir->start < dir->cap - 1)
+		rc = prepend(&p, dir->buf + dir->start + 1, dir->cap - dir->start - 2);
 	if (!rc)
 		rc = fn(arg, p.buf + p.start);
 	free(p.buf);
@@ -127,6 +134,7 @@ static int each_path(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 		     void *arg)
 {
 	struct names names = {0};
+	struct path dir = {0}; /* of names[i].parent */
 	size_t i;
 	int rc;
 
@@ -135,8 +143,17 @@ static int each_path(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 	if (ino == CFS_TRASH_INO)
 		return fn(arg, "/.trash");
 	rc = m->eng->ops->each_parent(m->eng, ctx, ino, collect, &names);
-	for (i = 0; i < names.n && !rc; i++)
-		rc = emit(m, ctx, &names.v[i], fn, arg);
+	for (i = 0; i < names.n && !rc; i++) {
+		if (!i || names.v[i].parent != names.v[i - 1].parent) {
+			free(dir.buf);
+			rc = begin(&dir);
+			if (!rc)
+				rc = prepend_parents(m, ctx, &dir, names.v[i].parent);
+		}
+		if (!rc)
+			rc = emit(&dir, &names.v[i], fn, arg);
+	}
+	free(dir.buf);
 	free_names(&names);
 	return rc;
 }

@@ -267,6 +267,16 @@ def test_info(volume, ws, mnt):
         assert r.returncode != 0 and r.stderr.strip()
 
 
+def test_info_of_a_sparse_file(ws, mnt):
+    """Data far behind a hole was not shown."""
+    with open(mnt / "f", "wb") as f:
+        for chunk in (0, 20_000, 250_000):
+            f.seek(chunk << 26)
+            f.write(b"x")
+    i = json.loads(ws.run("cachefs", "info", mnt / "f", "--json", check=True).stdout)
+    assert [c["index"] for c in i["chunks"]] == [0, 20_000, 250_000] and not i["truncated"]
+
+
 def test_version(ws):
     text = ws.run("cachefs", "version", check=True).stdout
     assert re.search(r"\d+\.\d+", text)

@@ -90,24 +90,44 @@ static int add_chunk(struct control_server *s, const struct cfs_ctx *ctx, cfs_in
 		       : 0;
 }
 
-/* Limits the chunks that are looked up: a sparse file of 2^57 bytes has two billion. */
 #define INFO_CHUNKS_MAX 16384
+#define PAGE		1024
+
+/* Adds the stored chunks: a sparse file of 2^57 bytes has two billion others. */
+static int add_chunks(struct control_server *s, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		      json_t *chunks, bool *ret_truncated)
+{
+	struct cfs_chunk_len page[PAGE];
+	uint32_t first = 0;
+	ssize_t i, n;
+	int r = 0;
+
+	do {
+		n = cfs_meta_list_chunks(s->meta, ctx, ino, first, page);
+		for (i = 0; i < n && r == 0; i++) {
+			*ret_truncated = json_array_size(chunks) == INFO_CHUNKS_MAX;
+			if (*ret_truncated)
+				return 0;
+			r = add_chunk(s, ctx, ino, page[i].indx, chunks);
+		}
+		if (n > 0)
+			first = page[n - 1].indx + 1;
+	} while (n == PAGE && r == 0);
+	return n < 0 ? (int)n : r;
+}
 
 static int info(struct control_server *s, const struct cfs_ctx *ctx, cfs_ino_t ino, json_t **ret)
 {
 	json_t *paths = json_array(), *chunks = json_array();
 	struct cfs_attr attr;
-	uint64_t i, n;
+	bool truncated = false;
 	int r;
 
 	r = cfs_meta_getattr(s->meta, ctx, ino, &attr);
 	if (r == 0)
 		r = cfs_meta_each_path(s->meta, ctx, ino, add_path, paths);
-	n = r == 0 && attr.type == CFS_TYPE_FILE
-		    ? (attr.length + CFS_CHUNK_SIZE - 1) / CFS_CHUNK_SIZE
-		    : 0;
-	for (i = 0; i < n && i < INFO_CHUNKS_MAX && r == 0; i++)
-		r = add_chunk(s, ctx, ino, (uint32_t)i, chunks);
+	if (r == 0 && attr.type == CFS_TYPE_FILE)
+		r = add_chunks(s, ctx, ino, chunks, &truncated);
 	if (r < 0) {
 		json_decref(paths);
 		json_decref(chunks);
@@ -116,8 +136,8 @@ static int info(struct control_server *s, const struct cfs_ctx *ctx, cfs_ino_t i
 	*ret = json_pack("{s:I, s:i, s:i, s:I, s:i, s:i, s:I, s:o, s:b, s:o}", "inode",
 			 (json_int_t)ino, "tier", attr.tier, "type", attr.type, "length",
 			 (json_int_t)attr.length, "nlink", (int)attr.nlink, "mode", attr.mode,
-			 "parent", (json_int_t)attr.parent, "paths", paths, "truncated",
-			 n > INFO_CHUNKS_MAX, "chunks", chunks);
+			 "parent", (json_int_t)attr.parent, "paths", paths, "truncated", truncated,
+			 "chunks", chunks);
 	return *ret ? 0 : -ENOMEM;
 }
 

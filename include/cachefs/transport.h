@@ -322,7 +322,10 @@ struct cfs_peer_stats {
 	uint64_t requests, bytes; /* that ended well */
 	uint64_t direct;	  /* of these: received by the thread that waited */
 	uint64_t rdma;		  /* of these: read from the owner's memory; asked only */
-	uint64_t misses;	  /* -ENOENT */
+	/* Served only: blocks that others may read by RDMA, and how they came and went. */
+	uint64_t rdma_blocks, rdma_block_bytes, rdma_loads, rdma_load_failures, rdma_evictions;
+	uint64_t rdma_no_room; /* hot blocks that were not loaded, because others have leases */
+	uint64_t misses;       /* -ENOENT */
 	uint64_t errors[CFS_PEER_E_COUNT];
 	uint64_t latency_ns;			/* sum over requests */
 	uint64_t latencies[CFS_PEER_LATENCIES]; /* [i]: below 2^i us, the last: all above */

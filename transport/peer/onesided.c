@@ -408,6 +408,19 @@ bool cfs_onesided_has_device(struct cfs_onesided *o)
 	return atomic_load(&o->has_device);
 }
 
+void cfs_onesided_stats(struct cfs_onesided *o, struct cfs_peer_stats *ret_served)
+{
+	struct cfs_rdma_pool_stats st;
+
+	cfs_rdma_pool_stats(o->pool, &st);
+	ret_served->rdma_blocks = st.blocks;
+	ret_served->rdma_block_bytes = st.bytes;
+	ret_served->rdma_loads = st.loads;
+	ret_served->rdma_load_failures = st.load_failures;
+	ret_served->rdma_evictions = st.evictions;
+	ret_served->rdma_no_room = st.no_room;
+}
+
 static void arm(struct cfs_onesided *o)
 {
 	if (o->polling || !o->d || o->stopped)

@@ -42,6 +42,8 @@ void cfs_onesided_stop(struct cfs_onesided *o);
 void cfs_onesided_free(struct cfs_onesided *o);
 /* It has a device. Any thread. */
 bool cfs_onesided_has_device(struct cfs_onesided *o);
+/* Adds what others may read to the served side's statistics. Any thread. */
+void cfs_onesided_stats(struct cfs_onesided *o, struct cfs_peer_stats *ret_served);
 /* On the loop, at every tick. True: something has a deadline. */
 bool cfs_onesided_tick(struct cfs_onesided *o);
 

@@ -97,8 +97,11 @@ void cfs_transport_stats(struct cfs_transport *t, struct cfs_peer_stats *ret_ask
 {
 	if (ret_asked)
 		cfs_counters_read(&t->asked, ret_asked);
-	if (ret_served)
-		cfs_counters_read(&t->served, ret_served);
+	if (!ret_served)
+		return;
+	cfs_counters_read(&t->served, ret_served);
+	if (t->onesided)
+		cfs_onesided_stats(t->onesided, ret_served);
 }
 
 /* --- rounds of the loop --- */

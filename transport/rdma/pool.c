@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/queue.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -17,41 +18,77 @@
 #include "base/thread.h"
 #include "transport/wire/crc.h"
 
-#define LOADS	 4 /* queued at a time */
-#define SEEN	 4096
-#define PIECE	 (256u << 10)
-#define GRACE_MS 2000 /* between the end of a lease and eviction, at least */
-#define STOP_MS	 2000
+#define LOADS	   4 /* queued at a time */
+#define SEEN	   4096
+#define PIECE	   (256u << 10)
+#define GRACE_MS   2000 /* between the end of a lease and eviction, at least */
+#define STOP_MS	   2000
+#define SIZES	   9 /* of places: PLACE_MIN << size; the last one is a whole slab */
+#define PLACE_MIN  (16u << 10)
+#define PLACES_MAX (CFS_RDMA_SLAB / PLACE_MIN) /* of a slab */
+#define SLABS_MAX  (1u << 16)
+#define BUCKETS	   64 /* of the index, for each slab */
+#define LOOKED_AT  16 /* candidates for eviction */
 
-enum slot_state { SLOT_FREE, SLOT_LOADING, SLOT_READY };
+_Static_assert(PLACE_MIN << (SIZES - 1) == CFS_RDMA_BLOCK_MAX, "the last size is a whole slab");
 
-struct slot {
-	enum slot_state state;
+struct slab;
+
+enum place_state { PLACE_FREE, PLACE_LOADING, PLACE_READY };
+
+/* A place for a block. One that is not free is in the index. */
+struct place {
+	enum place_state state;
+	struct slab *slab;
 	struct cfs_peer_block block;
-	struct cfs_rdma_memory *memory;
+	struct cfs_rdma_memory *memory; /* READY */
 	uint32_t table_crc;
 	uint64_t used_ms, leased_until_ms;
+	LIST_ENTRY(place) indexed;
+	TAILQ_ENTRY(place) by_use; /* of its size; one that is loaded is in none */
 };
+
+struct slab {
+	struct place *places; /* NULL: it has no size yet */
+	unsigned size, n_places, n_loading;
+	uint64_t used_ms, leased_until_ms; /* the latest of its places */
+	TAILQ_ENTRY(slab) by_use;
+};
+
+_Static_assert(PLACES_MAX * sizeof(struct place) + sizeof(struct slab) + BUCKETS * sizeof(void *) <=
+		       CFS_RDMA_SLOT - CFS_RDMA_SLAB,
+	       "the budget of a slab has room for its records");
 
 struct load {
 	struct cfs_peer_block block;
 	int fd;
 	uint32_t *crcs;
 	unsigned n_crcs;
-	struct slot *slot;
 };
+
+TAILQ_HEAD(places, place);
+LIST_HEAD(bucket, place);
 
 struct cfs_rdma_pool {
 	uint8_t *bytes;
 	size_t size;
 
-	pthread_mutex_t
-		lock; /* protects the rest; held for mapping memory, not for reading files */
+	/*
+	 * Held for mapping and unmapping, and while d changes. Order: device, lock. The calls for any
+	 * thread take the lock only, except for attach.
+	 */
+	pthread_mutex_t device;
 	const struct cfs_rdma_ops *ops;
 	struct cfs_rdma *d;
-	unsigned attached; /* counts devices, so that a load for an earlier one is dropped */
-	unsigned n_slots;
-	struct slot *slots;
+
+	pthread_mutex_t lock; /* protects the rest; not held for mapping memory and reading files */
+	bool attached;
+	unsigned n_attached; /* counts devices, so that a load for an earlier one is dropped */
+	unsigned n_slabs, n_buckets;
+	struct slab *slabs;
+	TAILQ_HEAD(, slab) slabs_by_use; /* the least recently used one first */
+	struct places free[SIZES], by_use[SIZES];
+	struct bucket *index;
 	uint32_t seen[SEEN]; /* hashes of blocks that were requested once */
 	struct load loads[LOADS];
 	unsigned first_load, n_loads;
@@ -70,19 +107,123 @@ static uint32_t hash_of(const struct cfs_peer_block *b)
 	return cfs_crc_add(0, b, sizeof(*b)) | 1;
 }
 
-static struct slot *find(struct cfs_rdma_pool *p, const struct cfs_peer_block *b)
-{
-	unsigned i;
+/* --- places --- */
 
-	for (i = 0; i < p->n_slots; i++)
-		if (p->slots[i].state != SLOT_FREE && is_same(&p->slots[i].block, b))
-			return &p->slots[i];
+/* The following are called under the lock. */
+
+static struct bucket *bucket_of(struct cfs_rdma_pool *p, const struct cfs_peer_block *b)
+{
+	return &p->index[(hash_of(b) >> 1) % p->n_buckets];
+}
+
+static struct place *find(struct cfs_rdma_pool *p, const struct cfs_peer_block *b)
+{
+	struct place *e;
+
+	LIST_FOREACH(e, bucket_of(p, b), indexed)
+	if (is_same(&e->block, b))
+		return e;
 	return NULL;
 }
 
-static uint8_t *bytes_of(struct cfs_rdma_pool *p, const struct slot *s)
+static uint32_t place_bytes(unsigned size)
 {
-	return p->bytes + (size_t)(s - p->slots) * CFS_RDMA_SLOT;
+	return size == SIZES - 1 ? CFS_RDMA_SLAB : PLACE_MIN << size;
+}
+
+static uint8_t *bytes_of(struct cfs_rdma_pool *p, const struct place *e)
+{
+	return p->bytes + (size_t)(e->slab - p->slabs) * CFS_RDMA_SLAB +
+	       (size_t)(e - e->slab->places) * place_bytes(e->slab->size);
+}
+
+static uint32_t bytes_with_table(uint32_t block_len)
+{
+	return cfs_rdma_table_off(block_len) + cfs_rdma_table_len(block_len);
+}
+
+static unsigned size_for(uint32_t block_len)
+{
+	unsigned size = 0;
+
+	while (place_bytes(size) < bytes_with_table(block_len))
+		size++;
+	return size;
+}
+
+static void note_use(struct cfs_rdma_pool *p, struct place *e, uint64_t now_ms)
+{
+	struct slab *s = e->slab;
+
+	e->used_ms = now_ms;
+	s->used_ms = CFS_MAX(s->used_ms, now_ms);
+	s->leased_until_ms = CFS_MAX(s->leased_until_ms, e->leased_until_ms);
+	TAILQ_REMOVE(&p->by_use[s->size], e, by_use);
+	TAILQ_INSERT_TAIL(&p->by_use[s->size], e, by_use);
+	TAILQ_REMOVE(&p->slabs_by_use, s, by_use);
+	TAILQ_INSERT_TAIL(&p->slabs_by_use, s, by_use);
+}
+
+/* Gives the place back, whose memory is not mapped. */
+static void free_place(struct cfs_rdma_pool *p, struct place *e)
+{
+	LIST_REMOVE(e, indexed);
+	e->state = PLACE_FREE;
+	e->memory = NULL;
+	e->leased_until_ms = 0;
+	TAILQ_INSERT_HEAD(&p->free[e->slab->size], e, by_use);
+}
+
+/* The caller unmaps the memory, before the place has another block. */
+static struct cfs_rdma_memory *evict(struct cfs_rdma_pool *p, struct place *e)
+{
+	struct cfs_rdma_memory *memory = e->memory;
+
+	p->stats.blocks--;
+	p->stats.bytes -= e->block.len;
+	TAILQ_REMOVE(&p->by_use[e->slab->size], e, by_use);
+	free_place(p, e);
+	return memory;
+}
+
+/* Makes places of one size of a slab that has none. */
+static int divide(struct cfs_rdma_pool *p, struct slab *s, unsigned size)
+{
+	unsigned i, n = CFS_RDMA_SLAB / place_bytes(size);
+
+	s->places = calloc(n, sizeof(*s->places));
+	if (!s->places)
+		return -ENOMEM;
+	s->size = size;
+	s->n_places = n;
+	for (i = 0; i < n; i++) {
+		s->places[i].slab = s;
+		TAILQ_INSERT_TAIL(&p->free[size], &s->places[i], by_use);
+	}
+	return 0;
+}
+
+/* The least recently used place of a size without a lease; NULL: none is near. */
+static struct place *oldest_place(struct cfs_rdma_pool *p, unsigned size, uint64_t now_ms)
+{
+	struct place *e = TAILQ_FIRST(&p->by_use[size]);
+	unsigned i;
+
+	for (i = 0; e && i < LOOKED_AT && e->leased_until_ms > now_ms; i++)
+		e = TAILQ_NEXT(e, by_use);
+	return e && e->leased_until_ms <= now_ms ? e : NULL;
+}
+
+/* The same for slabs; one without a size comes first. */
+static struct slab *oldest_slab(struct cfs_rdma_pool *p, uint64_t now_ms)
+{
+	struct slab *s = TAILQ_FIRST(&p->slabs_by_use);
+	unsigned i;
+
+	for (i = 0; s && i < LOOKED_AT; i++, s = TAILQ_NEXT(s, by_use))
+		if (s->leased_until_ms <= now_ms && s->n_loading == 0)
+			return s;
+	return NULL;
 }
 
 /* --- the loading thread --- */
@@ -137,30 +278,142 @@ static int load_bytes(const struct load *l, uint8_t *to, uint32_t *ret_table_crc
 	return 0;
 }
 
-/* Under the lock. */
-static void loaded(struct cfs_rdma_pool *p, const struct load *l, unsigned attached, int r,
-		   uint32_t table_crc)
+/* With the device's lock and the lock, which is dropped meanwhile. */
+static void unmap_all(struct cfs_rdma_pool *p, struct cfs_rdma_memory **memory, unsigned n)
 {
-	struct slot *s = l->slot;
+	p->stats.evictions += n;
+	pthread_mutex_unlock(&p->lock);
+	while (n > 0)
+		p->ops->unmap(p->d, memory[--n]);
+	pthread_mutex_lock(&p->lock);
+}
 
-	if (r == 0 && attached == p->attached && p->d)
-		r = p->ops->map(p->d, bytes_of(p, s), CFS_RDMA_SLOT, CFS_RDMA_SHARED, &s->memory);
+/* The same: evicts all blocks of a slab, which then has no size. */
+static void clear_slab(struct cfs_rdma_pool *p, struct slab *s)
+{
+	struct cfs_rdma_memory *memory[PLACES_MAX];
+	unsigned i, n = 0;
+
+	for (i = 0; i < s->n_places; i++)
+		if (s->places[i].state == PLACE_READY)
+			memory[n++] = evict(p, &s->places[i]);
+	for (i = 0; i < s->n_places; i++)
+		TAILQ_REMOVE(&p->free[s->size], &s->places[i], by_use);
+	free(s->places);
+	s->places = NULL;
+	s->n_places = 0;
+	s->leased_until_ms = 0;
+	unmap_all(p, memory, n);
+}
+
+/* With the device's lock and the lock, which is dropped meanwhile: a place that is free. */
+static struct place *make_room(struct cfs_rdma_pool *p, unsigned size)
+{
+	uint64_t now_ms = cfs_now_ms();
+	struct place *e = TAILQ_FIRST(&p->free[size]);
+	struct cfs_rdma_memory *memory;
+	struct slab *s;
+
+	if (e)
+		return e;
+	e = oldest_place(p, size, now_ms);
+	s = oldest_slab(p, now_ms);
+	if (s && (!e || s->used_ms < e->used_ms)) {
+		clear_slab(p, s);
+		return divide(p, s, size) == 0 ? TAILQ_FIRST(&p->free[size]) : NULL;
+	}
+	if (!e)
+		return NULL;
+	memory = evict(p, e);
+	unmap_all(p, &memory, 1);
+	return e;
+}
+
+/* Takes a place for a block, which others find from now on, but do not read. */
+static struct place *take_place(struct cfs_rdma_pool *p, const struct cfs_peer_block *b,
+				unsigned *ret_attached)
+{
+	struct place *e = NULL;
+
+	pthread_mutex_lock(&p->device);
+	pthread_mutex_lock(&p->lock);
+	if (p->d) {
+		e = make_room(p, size_for(b->len));
+		p->stats.no_room += e == NULL;
+	}
+	if (e) {
+		TAILQ_REMOVE(&p->free[e->slab->size], e, by_use);
+		e->state = PLACE_LOADING;
+		e->block = *b;
+		e->slab->n_loading++;
+		LIST_INSERT_HEAD(bucket_of(p, b), e, indexed);
+	}
+	*ret_attached = p->n_attached;
+	pthread_mutex_unlock(&p->lock);
+	pthread_mutex_unlock(&p->device);
+	return e;
+}
+
+/* The bytes are in the place, or r says why not. */
+static void end_load(struct cfs_rdma_pool *p, struct place *e, unsigned attached, int r,
+		     uint32_t table_crc)
+{
+	struct cfs_rdma_memory *memory = NULL;
+
+	pthread_mutex_lock(&p->device);
+	if (r == 0 && p->d && attached == p->n_attached) /* attach changes both with this lock */
+		r = p->ops->map(p->d, bytes_of(p, e), bytes_with_table(e->block.len),
+				CFS_RDMA_SHARED, &memory);
 	else if (r == 0)
 		r = -ENODEV;
-	s->state = r == 0 ? SLOT_READY : SLOT_FREE;
-	s->table_crc = table_crc;
-	s->used_ms = cfs_now_ms();
-	p->stats.loads += r == 0;
-	p->stats.load_failures += r < 0;
+	pthread_mutex_lock(&p->lock);
+	e->slab->n_loading--;
+	if (r == 0) {
+		e->state = PLACE_READY;
+		e->memory = memory;
+		e->table_crc = table_crc;
+		TAILQ_INSERT_TAIL(&p->by_use[e->slab->size], e, by_use);
+		note_use(p, e, cfs_now_ms());
+		p->stats.blocks++;
+		p->stats.bytes += e->block.len;
+		p->stats.loads++;
+	} else {
+		free_place(p, e);
+		p->stats.load_failures++;
+	}
+	pthread_mutex_unlock(&p->lock);
+	pthread_mutex_unlock(&p->device);
+}
+
+static void load(struct cfs_rdma_pool *p, struct load *l)
+{
+	uint32_t table_crc = 0;
+	unsigned attached;
+	struct place *e = take_place(p, &l->block, &attached);
+	int r;
+
+	if (!e)
+		return;
+	r = load_bytes(l, bytes_of(p, e), &table_crc);
+	if (r < 0)
+		cfs_debug("block cannot be loaded for RDMA: slice=%llu block=%u error=%s",
+			  (unsigned long long)l->block.slice, l->block.index, cfs_errname(r));
+	end_load(p, e, attached, r, table_crc);
 }
 
 static void pool_free(struct cfs_rdma_pool *p)
 {
+	unsigned i;
+
+	for (i = 0; i < p->n_slabs; i++)
+		free(p->slabs[i].places);
 	munmap(p->bytes, p->size);
 	pthread_cond_destroy(&p->wake);
 	pthread_cond_destroy(&p->ended);
 	pthread_mutex_destroy(&p->lock);
-	free(p->slots);
+	pthread_mutex_destroy(&p->device);
+	free(p->slabs);
+	free(p->index);
 	free(p);
 }
 
@@ -171,10 +424,7 @@ static void *load_blocks(void *arg)
 
 	pthread_mutex_lock(&p->lock);
 	while (!p->stop) {
-		uint32_t table_crc = 0;
-		unsigned attached = p->attached;
 		struct load l;
-		int r;
 
 		if (p->n_loads == 0) {
 			(void)cfs_cond_wait(&p->wake, &p->lock, cfs_deadline_in(60000));
@@ -184,13 +434,9 @@ static void *load_blocks(void *arg)
 		p->first_load = (p->first_load + 1) % LOADS;
 		p->n_loads--;
 		pthread_mutex_unlock(&p->lock);
-		r = load_bytes(&l, bytes_of(p, l.slot), &table_crc);
-		if (r < 0)
-			cfs_debug("block cannot be loaded for RDMA: slice=%llu block=%u error=%s",
-				  (unsigned long long)l.block.slice, l.block.index, cfs_errname(r));
-		pthread_mutex_lock(&p->lock);
-		loaded(p, &l, attached, r, table_crc);
+		load(p, &l);
 		load_free(&l);
+		pthread_mutex_lock(&p->lock);
 	}
 	p->running = false;
 	orphan = p->orphan;
@@ -206,6 +452,7 @@ static void *load_blocks(void *arg)
 int cfs_rdma_pool_create(uint64_t bytes, struct cfs_rdma_pool **ret)
 {
 	struct cfs_rdma_pool *p;
+	unsigned i;
 	int r = -ENOMEM;
 
 	if (bytes < CFS_RDMA_SLOT)
@@ -213,13 +460,22 @@ int cfs_rdma_pool_create(uint64_t bytes, struct cfs_rdma_pool **ret)
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return -ENOMEM;
-	p->n_slots = (unsigned)CFS_MIN(bytes / CFS_RDMA_SLOT, 1u << 20);
-	p->size = (size_t)p->n_slots * CFS_RDMA_SLOT;
-	p->slots = calloc(p->n_slots, sizeof(*p->slots));
+	p->n_slabs = (unsigned)CFS_MIN(bytes / CFS_RDMA_SLOT, SLABS_MAX);
+	p->n_buckets = p->n_slabs * BUCKETS;
+	p->size = (size_t)p->n_slabs * CFS_RDMA_SLAB;
+	p->slabs = calloc(p->n_slabs, sizeof(*p->slabs));
+	p->index = calloc(p->n_buckets, sizeof(*p->index));
 	p->bytes = mmap(NULL, p->size, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (!p->slots || p->bytes == MAP_FAILED)
+	if (!p->slabs || !p->index || p->bytes == MAP_FAILED)
 		goto fail;
+	TAILQ_INIT(&p->slabs_by_use);
+	for (i = 0; i < p->n_slabs; i++)
+		TAILQ_INSERT_TAIL(&p->slabs_by_use, &p->slabs[i], by_use);
+	for (i = 0; i < SIZES; i++) {
+		TAILQ_INIT(&p->free[i]);
+		TAILQ_INIT(&p->by_use[i]);
+	}
 	/* A child must not share pinned pages. Huge pages take fewer entries of the device's tables. */
 	(void)madvise(p->bytes, p->size, MADV_DONTFORK);
 	(void)madvise(p->bytes, p->size, MADV_HUGEPAGE);
@@ -233,12 +489,14 @@ int cfs_rdma_pool_create(uint64_t bytes, struct cfs_rdma_pool **ret)
 		goto fail;
 	}
 	pthread_mutex_init(&p->lock, NULL);
+	pthread_mutex_init(&p->device, NULL);
 	*ret = p;
 	return 0;
 fail:
 	if (p->bytes != MAP_FAILED)
 		munmap(p->bytes, p->size);
-	free(p->slots);
+	free(p->slabs);
+	free(p->index);
 	free(p);
 	return r;
 }
@@ -265,65 +523,44 @@ void cfs_rdma_pool_destroy(struct cfs_rdma_pool *p)
 void cfs_rdma_pool_attach(struct cfs_rdma_pool *p, const struct cfs_rdma_ops *ops,
 			  struct cfs_rdma *d)
 {
+	struct place *e;
 	unsigned i;
 
+	pthread_mutex_lock(&p->device);
 	pthread_mutex_lock(&p->lock);
-	for (i = 0; i < p->n_slots; i++) {
-		if (p->slots[i].state != SLOT_READY)
-			continue;
-		p->ops->unmap(p->d, p->slots[i].memory);
-		p->slots[i].state = SLOT_FREE;
-	}
+	for (i = 0; i < SIZES; i++)
+		while ((e = TAILQ_FIRST(&p->by_use[i])))
+			p->ops->unmap(p->d, evict(p, e));
+	for (i = 0; i < p->n_slabs; i++)
+		p->slabs[i].leased_until_ms = 0;
 	p->ops = ops;
 	p->d = d;
-	p->attached++;
+	p->attached = d != NULL;
+	p->n_attached++;
 	pthread_mutex_unlock(&p->lock);
+	pthread_mutex_unlock(&p->device);
 }
 
 bool cfs_rdma_pool_grant(struct cfs_rdma_pool *p, const struct cfs_peer_block *b, uint64_t now_ms,
 			 struct cfs_rdma_grant *ret)
 {
-	struct slot *s;
+	struct place *e;
 	bool ready;
 
 	pthread_mutex_lock(&p->lock);
-	s = find(p, b);
-	ready = s && s->state == SLOT_READY;
+	e = find(p, b);
+	ready = e && e->state == PLACE_READY;
 	if (ready) {
-		s->used_ms = now_ms;
-		s->leased_until_ms = now_ms + CFS_RDMA_LEASE_MS + GRACE_MS;
+		e->leased_until_ms = now_ms + CFS_RDMA_LEASE_MS + GRACE_MS;
+		note_use(p, e, now_ms);
 		*ret = (struct cfs_rdma_grant){
-			.key = s->memory->key,
-			.table_crc = s->table_crc,
+			.key = e->memory->key,
+			.table_crc = e->table_crc,
 			.lease_ms = CFS_RDMA_LEASE_MS,
 		};
 	}
 	pthread_mutex_unlock(&p->lock);
 	return ready;
-}
-
-/* Under the lock: a free slot, or else that of the least recently used block without a lease. */
-static struct slot *take_slot(struct cfs_rdma_pool *p)
-{
-	uint64_t now_ms = cfs_now_ms();
-	struct slot *best = NULL;
-	unsigned i;
-
-	for (i = 0; i < p->n_slots; i++) {
-		struct slot *s = &p->slots[i];
-
-		if (s->state == SLOT_FREE)
-			return s;
-		if (s->state == SLOT_READY && s->leased_until_ms <= now_ms &&
-		    (!best || s->used_ms < best->used_ms))
-			best = s;
-	}
-	if (!best)
-		return NULL;
-	p->ops->unmap(p->d, best->memory);
-	best->state = SLOT_FREE;
-	p->stats.evictions++;
-	return best;
 }
 
 /* Under the lock. False: no earlier request is known. */
@@ -364,16 +601,23 @@ static int start_thread(struct cfs_rdma_pool *p)
 }
 
 /* Under the lock. */
+static bool is_queued(const struct cfs_rdma_pool *p, const struct cfs_peer_block *b)
+{
+	unsigned i;
+
+	for (i = 0; i < p->n_loads; i++)
+		if (is_same(&p->loads[(p->first_load + i) % LOADS].block, b))
+			return true;
+	return false;
+}
+
+/* Under the lock. */
 static void queue_load(struct cfs_rdma_pool *p, struct load *l)
 {
-	l->slot = take_slot(p);
-	if (!l->slot || start_thread(p) < 0) {
+	if (start_thread(p) < 0) {
 		load_free(l);
 		return;
 	}
-	l->slot->state = SLOT_LOADING;
-	l->slot->block = l->block;
-	l->slot->leased_until_ms = 0;
 	p->loads[(p->first_load + p->n_loads) % LOADS] = *l;
 	p->n_loads++;
 	pthread_cond_signal(&p->wake);
@@ -387,7 +631,8 @@ void cfs_rdma_pool_offer(struct cfs_rdma_pool *p, const struct cfs_peer_block *b
 	if (b->len > CFS_RDMA_BLOCK_MAX || n_crcs != CFS_DIV_UP(b->len, CFS_PEER_SEGMENT))
 		return;
 	pthread_mutex_lock(&p->lock);
-	if (p->d && !p->stop && p->n_loads < LOADS && !find(p, b) && is_hot(p, b)) {
+	if (p->attached && !p->stop && p->n_loads < LOADS && !find(p, b) && !is_queued(p, b) &&
+	    is_hot(p, b)) {
 		l.crcs = malloc(n_crcs * sizeof(*crcs));
 		l.fd = l.crcs ? open_again(fd) : -1;
 		if (l.fd < 0) {
@@ -402,11 +647,7 @@ void cfs_rdma_pool_offer(struct cfs_rdma_pool *p, const struct cfs_peer_block *b
 
 void cfs_rdma_pool_stats(struct cfs_rdma_pool *p, struct cfs_rdma_pool_stats *ret)
 {
-	unsigned i;
-
 	pthread_mutex_lock(&p->lock);
 	*ret = p->stats;
-	for (i = 0; i < p->n_slots; i++)
-		ret->blocks += p->slots[i].state == SLOT_READY;
 	pthread_mutex_unlock(&p->lock);
 }

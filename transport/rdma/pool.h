@@ -10,8 +10,11 @@
  * A grant keeps the block for lease_ms and some time more, because the grant has to reach the reader.
  * Eviction unmaps the memory, which voids the key.
  *
- * Memory: as many bytes as the caller gives, in slots of CFS_RDMA_SLOT, allocated at first use. Each block of
- * up to CFS_RDMA_BLOCK_MAX takes one slot, whatever its length.
+ * Memory: as many bytes as the caller gives, allocated at first use, in slabs of the largest block and
+ * its table. A slab has places of one size: 16 KiB, doubled up to 2 MiB, or all of it. So a slab holds
+ * 256 small files, or one block of 4 MiB. A block takes the smallest place that holds it and its table.
+ * If none is free, it takes that of the least recently used block of this size, or a slab of any size
+ * if all of its blocks were used less recently; blocks with leases stay.
  */
 #ifndef CFS_RDMA_POOL_H
 #define CFS_RDMA_POOL_H
@@ -23,8 +26,10 @@
 #define CFS_RDMA_PAGE	   4096u
 #define CFS_RDMA_BLOCK_MAX (4u << 20)
 #define CFS_RDMA_TABLE_MAX (CFS_RDMA_BLOCK_MAX / CFS_RDMA_PAGE * 4)
-#define CFS_RDMA_SLOT	   (CFS_RDMA_BLOCK_MAX + CFS_RDMA_TABLE_MAX)
-#define CFS_RDMA_LEASE_MS  5000
+#define CFS_RDMA_SLAB	   (CFS_RDMA_BLOCK_MAX + CFS_RDMA_TABLE_MAX)
+/* A slab and the records of its blocks, out of the bytes of the pool. */
+#define CFS_RDMA_SLOT	  (CFS_RDMA_SLAB + (32u << 10))
+#define CFS_RDMA_LEASE_MS 5000
 
 struct cfs_rdma_pool;
 
@@ -34,7 +39,8 @@ struct cfs_rdma_grant {
 
 struct cfs_rdma_pool_stats {
 	uint64_t loads, load_failures, evictions;
-	unsigned blocks;
+	uint64_t no_room;	/* blocks that were not loaded, because others have leases */
+	uint64_t blocks, bytes; /* that others may read */
 };
 
 /* The number of pages of a block; offset and length of its table. */
@@ -51,7 +57,7 @@ static inline uint32_t cfs_rdma_table_len(uint32_t block_len)
 	return cfs_rdma_pages(block_len) * 4;
 }
 
-/* bytes: at least one slot, otherwise -EINVAL. */
+/* bytes: at least CFS_RDMA_SLOT, otherwise -EINVAL. */
 int cfs_rdma_pool_create(uint64_t bytes, struct cfs_rdma_pool **ret);
 /*
  * Called without an attached device. A load whose file hangs outlives the call: the pool's thread
@@ -59,7 +65,7 @@ int cfs_rdma_pool_create(uint64_t bytes, struct cfs_rdma_pool **ret);
  */
 void cfs_rdma_pool_destroy(struct cfs_rdma_pool *p);
 
-/* The following are for any thread. None waits for a load. */
+/* The following are for any thread. None waits for a load, and grant and offer for no device. */
 
 /* Drops all blocks; later ones are mapped on this device. d NULL: no device. */
 void cfs_rdma_pool_attach(struct cfs_rdma_pool *p, const struct cfs_rdma_ops *ops,
@@ -68,8 +74,8 @@ void cfs_rdma_pool_attach(struct cfs_rdma_pool *p, const struct cfs_rdma_ops *op
 bool cfs_rdma_pool_grant(struct cfs_rdma_pool *p, const struct cfs_peer_block *b, uint64_t now_ms,
 			 struct cfs_rdma_grant *ret);
 /*
- * Reports a request for b, which is in this file. The second one loads b, unless all slots have
- * leases or the queue of loads is full. fd and crcs are duplicated.
+ * Reports a request for b, which is in this file. The second one loads b, unless blocks with leases
+ * take all places, or the queue of loads is full. fd and crcs are duplicated.
  */
 void cfs_rdma_pool_offer(struct cfs_rdma_pool *p, const struct cfs_peer_block *b, int fd,
 			 const uint32_t *crcs, unsigned n_crcs);

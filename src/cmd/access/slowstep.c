@@ -1,47 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/access/slowstep.h"
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/thread.h"
+#include "base/workers.h"
 #include "cmd/access/cmd.h"
 
 struct slow_step {
 	char *what;
 	uint64_t max_ms;
-	pthread_t watcher;
-	/* Protects `over`; a leaf. */
-	pthread_mutex_t lock;
-	pthread_cond_t wake;
-	bool over;
+	bool told; /* used by the ticker's thread only */
+	struct cfs_ticker *ticker;
 };
 
-static void *watch(void *arg)
+static void tell(void *arg)
 {
-	cfs_deadline_t until = cfs_deadline_in(SLOW_STEP_MS);
 	struct slow_step *s = arg;
-	int r = 0;
 
-	pthread_mutex_lock(&s->lock);
-	while (!s->over && r == 0)
-		r = cfs_cond_wait(&s->wake, &s->lock, until);
-	if (!s->over)
+	if (!s->told)
 		cmd_error("waiting for a reply from %s, at most %g s", s->what,
 			  (double)s->max_ms / 1000);
-	pthread_mutex_unlock(&s->lock);
-	return NULL;
-}
-
-static void destroy(struct slow_step *s)
-{
-	pthread_cond_destroy(&s->wake);
-	pthread_mutex_destroy(&s->lock);
-	free(s->what);
-	free(s);
+	s->told = true;
 }
 
 struct slow_step *slow_step_begin(const char *what, uint64_t max_ms)
@@ -52,11 +33,10 @@ struct slow_step *slow_step_begin(const char *what, uint64_t max_ms)
 		return NULL;
 	s->what = strdup(what);
 	s->max_ms = max_ms;
-	pthread_mutex_init(&s->lock, NULL);
-	cfs_cond_init(&s->wake);
-	if (s->what && cfs_thread_start("slow step", watch, s, &s->watcher) == 0)
+	if (s->what && cfs_ticker_start("slow step", SLOW_STEP_MS, tell, s, &s->ticker) == 0)
 		return s;
-	destroy(s);
+	free(s->what);
+	free(s);
 	return NULL;
 }
 
@@ -64,10 +44,7 @@ void slow_step_end(struct slow_step *s)
 {
 	if (!s)
 		return;
-	pthread_mutex_lock(&s->lock);
-	s->over = true;
-	pthread_cond_signal(&s->wake);
-	pthread_mutex_unlock(&s->lock);
-	pthread_join(s->watcher, NULL);
-	destroy(s);
+	cfs_ticker_stop(s->ticker);
+	free(s->what);
+	free(s);
 }

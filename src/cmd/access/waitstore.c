@@ -32,14 +32,21 @@ static struct cfs_object_store *begin(struct cfs_object_store *o, enum cfs_wait 
 	return of(o)->inner;
 }
 
+/* Makes a call of the inner store, `in`, as a recorded wait. Yields its result. */
+#define WAITING(o, what, key, call)                                                                \
+	({                                                                                         \
+		struct cfs_object_store *in = begin(o, what, key);                                 \
+		__typeof__(call) r_ = (call);                                                      \
+                                                                                                   \
+		cfs_activity_wait_end();                                                           \
+		r_;                                                                                \
+	})
+
 static ssize_t get(struct cfs_object_store *o, const char *key, uint64_t off,
 		   const struct iovec *dst, int n_dst, cfs_deadline_t deadline)
 {
-	struct cfs_object_store *in = begin(o, CFS_WAIT_OBJECT_GET, key);
-	ssize_t n = in->ops->get(in, key, off, dst, n_dst, deadline);
-
-	cfs_activity_wait_end();
-	return n;
+	return WAITING(o, CFS_WAIT_OBJECT_GET, key,
+		       in->ops->get(in, key, off, dst, n_dst, deadline));
 }
 
 static ssize_t get_nowait(struct cfs_object_store *o, const char *key, uint64_t off,
@@ -51,40 +58,26 @@ static ssize_t get_nowait(struct cfs_object_store *o, const char *key, uint64_t 
 static int put(struct cfs_object_store *o, const char *key, const struct iovec *src, int n_src,
 	       unsigned tier, cfs_deadline_t deadline)
 {
-	struct cfs_object_store *in = begin(o, CFS_WAIT_OBJECT_PUT, key);
-	int r = in->ops->put(in, key, src, n_src, tier, deadline);
-
-	cfs_activity_wait_end();
-	return r;
+	return WAITING(o, CFS_WAIT_OBJECT_PUT, key,
+		       in->ops->put(in, key, src, n_src, tier, deadline));
 }
 
 static int del(struct cfs_object_store *o, const char *key, cfs_deadline_t deadline)
 {
-	struct cfs_object_store *in = begin(o, CFS_WAIT_OBJECT_DELETE, key);
-	int r = in->ops->del(in, key, deadline);
-
-	cfs_activity_wait_end();
-	return r;
+	return WAITING(o, CFS_WAIT_OBJECT_DELETE, key, in->ops->del(in, key, deadline));
 }
 
 static int del_many(struct cfs_object_store *o, const char *const *keys, size_t n,
 		    cfs_deadline_t deadline)
 {
-	struct cfs_object_store *in = begin(o, CFS_WAIT_OBJECT_DELETE, n ? keys[0] : "");
-	int r = in->ops->del_many(in, keys, n, deadline);
-
-	cfs_activity_wait_end();
-	return r;
+	return WAITING(o, CFS_WAIT_OBJECT_DELETE, n ? keys[0] : "",
+		       in->ops->del_many(in, keys, n, deadline));
 }
 
 static int head(struct cfs_object_store *o, const char *key, struct cfs_object_info *ret,
 		cfs_deadline_t deadline)
 {
-	struct cfs_object_store *in = begin(o, CFS_WAIT_OBJECT_HEAD, key);
-	int r = in->ops->head(in, key, ret, deadline);
-
-	cfs_activity_wait_end();
-	return r;
+	return WAITING(o, CFS_WAIT_OBJECT_HEAD, key, in->ops->head(in, key, ret, deadline));
 }
 
 struct listing {
@@ -110,29 +103,19 @@ static int list(struct cfs_object_store *o, const char *prefix, const char *afte
 		cfs_object_list_fn fn, void *arg, cfs_deadline_t deadline)
 {
 	struct listing l = {.o = o, .prefix = prefix, .fn = fn, .arg = arg};
-	struct cfs_object_store *in = begin(o, CFS_WAIT_OBJECT_LIST, prefix);
-	int r = in->ops->list(in, prefix, after, listed, &l, deadline);
 
-	cfs_activity_wait_end();
-	return r;
+	return WAITING(o, CFS_WAIT_OBJECT_LIST, prefix,
+		       in->ops->list(in, prefix, after, listed, &l, deadline));
 }
 
 static int sync_all(struct cfs_object_store *o, cfs_deadline_t deadline)
 {
-	struct cfs_object_store *in = begin(o, CFS_WAIT_OBJECT_SYNC, "");
-	int r = in->ops->sync(in, deadline);
-
-	cfs_activity_wait_end();
-	return r;
+	return WAITING(o, CFS_WAIT_OBJECT_SYNC, "", in->ops->sync(in, deadline));
 }
 
 static int create(struct cfs_object_store *o, cfs_deadline_t deadline)
 {
-	struct cfs_object_store *in = begin(o, CFS_WAIT_OBJECT_CREATE, "");
-	int r = in->ops->create(in, deadline);
-
-	cfs_activity_wait_end();
-	return r;
+	return WAITING(o, CFS_WAIT_OBJECT_CREATE, "", in->ops->create(in, deadline));
 }
 
 static void failure(struct cfs_object_store *o, struct cfs_object_failure *ret)

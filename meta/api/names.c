@@ -440,7 +440,6 @@ static int remove_name(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 		.parent = parent,
 		.name = name,
 		.name_len = len,
-		.from_trash = cfs_ino_is_trash(parent),
 	};
 	struct cfs_usage usage = {0};
 	int rc = cfs_core_trash_dir(m, ctx, parent, flags & CFS_REMOVE_SKIP_TRASH, &req.trash);

@@ -70,7 +70,6 @@ struct cfs_engine_remove {
 	const char *name;
 	size_t name_len;
 	cfs_ino_t trash; /* hour directory */
-	bool from_trash; /* parent is inside the trash: permissions differ (volume-format 5) */
 };
 
 struct cfs_engine_rename {

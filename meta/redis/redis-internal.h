@@ -141,7 +141,7 @@ static inline struct rds *rds_of(struct cfs_engine *e)
 struct rds_request {
 	struct rds *r;
 	char *buf;
-	size_t len, cap, n, n_cap;
+	size_t len, cap, n;
 	redisReply **reply; /* n of them */
 	bool failed;	    /* no memory */
 	/* a script */

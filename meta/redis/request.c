@@ -60,7 +60,7 @@ void rds_begin(struct rds_request *q, struct cfs_engine *e)
 	q->r = rds_of(e);
 	q->buf = q->small;
 	q->cap = sizeof(q->small);
-	q->len = q->n = q->n_cap = 0;
+	q->len = q->n = 0;
 	q->reply = NULL;
 	q->failed = false;
 	q->script = NULL;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "meta/redis/tls.h"
-#include "base/log.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -12,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/bytes.h"
+#include "base/log.h"
 
 struct rds_tls {
 	pthread_mutex_t lock; /* protects ssl; held for one call, which never waits */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "module.h"
-#include "base/log.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -13,6 +12,7 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "log.h"
 
 #define PREFIX "cachefs-"
 #define SUFFIX ".so"

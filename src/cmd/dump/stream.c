@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/dump/stream.h"
-#include "base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/log.h"
 
 enum { ROOM = 256 << 10, GZIP_WINDOW = 15 + 16 };
 

@@ -28,7 +28,6 @@ static int unlink_at(struct fixture *f, cfs_ino_t parent, const char *name, cfs_
 		.name = name,
 		.name_len = strlen(name),
 		.trash = trash,
-		.from_trash = cfs_ino_is_trash(parent),
 	};
 	struct cfs_usage usage;
 
@@ -43,7 +42,6 @@ static int rmdir_at(struct fixture *f, cfs_ino_t parent, const char *name, cfs_i
 		.name = name,
 		.name_len = strlen(name),
 		.trash = trash,
-		.from_trash = cfs_ino_is_trash(parent),
 	};
 	struct cfs_usage usage;
 

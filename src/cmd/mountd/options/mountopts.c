@@ -3,7 +3,6 @@
  * Options of a mount that are more than a value: lists, flags for the kernel, identities, memory.
  */
 #include "cmd/mountd/options/mountopts.h"
-#include "base/log.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -13,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "cmd/access/cmd.h"
 
 /* Options for mount(8), systemd or fsck, which a mount helper gets and ignores. */

@@ -27,6 +27,7 @@
 #ifndef CFS_TRANSPORT_H
 #define CFS_TRANSPORT_H
 
+#include <net/if.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -194,6 +195,11 @@ int cfs_transport_destroy(struct cfs_transport *t);
 /* The listening address; port 0 when it does not listen. */
 void cfs_transport_address(struct cfs_transport *t, struct sockaddr_storage *ret,
 			   socklen_t *ret_len);
+/*
+ * Listens at another address from now on, of which addr is private or conf.allow_public set.
+ * Connections stay. Errors as of create. One thread at a time.
+ */
+int cfs_transport_listen(struct cfs_transport *t, const struct sockaddr *addr, socklen_t len);
 /* It has an RDMA device at present. Any thread. */
 bool cfs_transport_has_rdma(struct cfs_transport *t);
 /*
@@ -208,10 +214,13 @@ void cfs_transport_drain(struct cfs_transport *t);
 /* RFC 1918, RFC 6598, link-local, loopback, fc00::/7. */
 bool cfs_address_is_private(const struct sockaddr *sa);
 /*
- * The first address of this machine that is private, not loopback, and in `network`
- * ("10.1.0.0/16"; NULL: any). -EADDRNOTAVAIL: none.
+ * The first address of this machine that is private, not loopback, in `network` ("10.1.0.0/16";
+ * NULL: any) and of the interface `device` (NULL: any), and its interface. -EADDRNOTAVAIL: none.
  */
-int cfs_address_pick(const char *network, struct sockaddr_storage *ret, socklen_t *ret_len);
+int cfs_address_pick(const char *network, const char *device, struct sockaddr_storage *ret,
+		     socklen_t *ret_len, char ret_device[IF_NAMESIZE]);
+/* Whether this machine has the address. True when it cannot be told. */
+bool cfs_address_is_ours(const struct sockaddr *sa, socklen_t len);
 /* "10.0.0.1:7000", "[fd00::1]:7000". */
 #define CFS_ADDRESS_MAX 64
 void cfs_address_format(const struct sockaddr *sa, char ret[CFS_ADDRESS_MAX]);

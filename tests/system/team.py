@@ -36,8 +36,9 @@ class Team:
         self.volume = volume(self.s3) if volume else S3Volume(ws, self.s3)
         self.members = []
 
-    def join(self, i, more="", **kw):
-        opts = "%s,cache-dir=%s,group-ip=%s" % (GROUP % self.patience, self.ws.path("cache%d" % i), self.net.host(i))
+    def join(self, i, more="", at="group-ip=%s", **kw):
+        """at: the option that selects the address, with %s for the host's."""
+        opts = "%s,cache-dir=%s," % (GROUP % self.patience, self.ws.path("cache%d" % i)) + at.replace("%s", self.net.host(i))
         if "group-hedge" not in more:  # reads of the bucket are counted, and on a busy machine members are late
             opts += ",group-hedge=0"
         m = self.volume.mount(",".join(filter(None, [opts, more])), netns=self.net.names[i], **kw)

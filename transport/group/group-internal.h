@@ -83,6 +83,9 @@ struct cfs_group {
 
 	/* Used by the heartbeat, and by joining before it starts */
 	struct group_record self;
+	char device[IF_NAMESIZE]; /* of our address; empty: the address was given */
+	char network[64];	  /* that it is chosen from; empty: any */
+	uint64_t moved_ms;	  /* since when it is gone; 0: it is there */
 	struct cfs_members *members;
 	struct group_key key;
 	unsigned key_heartbeats; /* heartbeats since it was first read */
@@ -207,5 +210,6 @@ void cfs_group_drop_foreign_key(const struct cfs_group_registry *reg, const char
 int cfs_group_parse_address(const char *text, unsigned port, struct sockaddr_storage *ret,
 			    socklen_t *ret_len);
 void cfs_group_set_port(struct sockaddr_storage *addr, unsigned port);
+unsigned cfs_group_port(const struct sockaddr_storage *addr);
 
 #endif

@@ -30,7 +30,7 @@ static bool is_any_address(const struct sockaddr_storage *addr)
 }
 
 static int listen_address(const struct cfs_group_conf *conf, struct sockaddr_storage *ret,
-			  socklen_t *ret_len, char err[256])
+			  socklen_t *ret_len, char ret_device[IF_NAMESIZE], char err[256])
 {
 	int r;
 
@@ -45,7 +45,7 @@ static int listen_address(const struct cfs_group_conf *conf, struct sockaddr_sto
 				 conf->address);
 		return r;
 	}
-	r = cfs_address_pick(conf->network, ret, ret_len);
+	r = cfs_address_pick(conf->network, NULL, ret, ret_len, ret_device);
 	if (r)
 		snprintf(err, 256, "no private address%s%.64s to share the cache on: give group-ip",
 			 conf->network ? " in " : "", conf->network ? conf->network : "");
@@ -59,10 +59,11 @@ static int create_transport(struct cfs_group *g, const struct cfs_group_conf *co
 			    struct cfs_transport_conf *tc, char err[256])
 {
 	struct sockaddr_storage addr;
+	char device[IF_NAMESIZE];
 	int r;
 
 	if (conf->rdma != CFS_GROUP_RDMA_OFF &&
-	    listen_address(conf, &addr, &tc->rdma_address_len, err) == 0) {
+	    listen_address(conf, &addr, &tc->rdma_address_len, device, err) == 0) {
 		tc->rdma_address = (const struct sockaddr *)&addr;
 		tc->rdma_bytes = conf->rdma_bytes;
 		tc->rdma_waits = conf->rdma == CFS_GROUP_RDMA_ON;
@@ -97,7 +98,8 @@ static int start_transport(struct cfs_group *g, const struct cfs_group_conf *con
 
 	memcpy(tc.key, g->key.now, sizeof(tc.key));
 	if (!conf->no_sharing) {
-		r = listen_address(conf, &addr, &tc.listen_len, err);
+		snprintf(g->network, sizeof(g->network), "%s", conf->network ? conf->network : "");
+		r = listen_address(conf, &addr, &tc.listen_len, g->device, err);
 		if (r)
 			return r;
 		tc.listen = (const struct sockaddr *)&addr;

@@ -211,6 +211,48 @@ static void note_keeping(struct cfs_group *g)
 			g->name);
 }
 
+/*
+ * Our address is gone. The interface may have another one (DHCP), and others are not reached there
+ * before the record has it. Other interfaces are not tried: they may be a container's or a tunnel's.
+ */
+static void follow_address(struct cfs_group *g)
+{
+	struct sockaddr_storage addr;
+	const struct sockaddr *sa = (const struct sockaddr *)&addr;
+	char device[IF_NAMESIZE], text[CFS_ADDRESS_MAX];
+	uint64_t now_ms = cfs_now_ms();
+	socklen_t len;
+	int r;
+
+	if (!g->device[0] ||
+	    cfs_address_is_ours((const struct sockaddr *)&g->self.addr, g->self.addr_len)) {
+		g->moved_ms = 0;
+		return;
+	}
+	if (!g->moved_ms)
+		g->moved_ms = now_ms;
+	/* The same address may come back, and another one may be about to come. */
+	if (now_ms - g->moved_ms < g->heartbeat_ms)
+		return;
+	r = cfs_address_pick(g->network[0] ? g->network : NULL, g->device, &addr, &len, device);
+	if (r < 0)
+		return;
+	cfs_group_set_port(&addr, cfs_group_port(&g->self.addr));
+	cfs_address_format(sa, text);
+	r = cfs_transport_listen(g->transport, sa, len);
+	if (r < 0) {
+		cfs_warn("cannot listen at the interface's other address, trying again: group=%s "
+			 "address=%s error=%s",
+			 g->name, text, cfs_errname(r));
+		return;
+	}
+	cfs_info("this host's address has changed: group=%s previous=%s address=%s", g->name,
+		 g->self.member.address, text);
+	cfs_transport_address(g->transport, &g->self.addr, &g->self.addr_len);
+	cfs_address_format((const struct sockaddr *)&g->self.addr, g->self.member.address);
+	g->moved_ms = 0;
+}
+
 /* Updates our own record. A change that others use is written at once. */
 static int refresh_self(struct cfs_group *g)
 {
@@ -224,6 +266,7 @@ static int refresh_self(struct cfs_group *g)
 	note_absence(g);
 	m->fresh = still_fresh(g);
 	note_keeping(g);
+	follow_address(g);
 	m->rdma = cfs_transport_has_rdma(g->transport);
 	if (g->cached_bytes)
 		m->cached_bytes = g->cached_bytes(g->ops_arg);

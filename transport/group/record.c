@@ -74,6 +74,12 @@ void cfs_group_set_port(struct sockaddr_storage *addr, unsigned port)
 		((struct sockaddr_in6 *)addr)->sin6_port = htons((uint16_t)port);
 }
 
+unsigned cfs_group_port(const struct sockaddr_storage *addr)
+{
+	return ntohs(addr->ss_family == AF_INET ? ((const struct sockaddr_in *)addr)->sin_port
+						: ((const struct sockaddr_in6 *)addr)->sin6_port);
+}
+
 int cfs_group_parse_address(const char *text, unsigned port, struct sockaddr_storage *ret,
 			    socklen_t *ret_len)
 {

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
 	uint32_t net;
@@ -110,7 +111,8 @@ static bool is_link_local6(const struct sockaddr *sa)
 	       IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)sa)->sin6_addr);
 }
 
-int cfs_address_pick(const char *network, struct sockaddr_storage *ret, socklen_t *ret_len)
+int cfs_address_pick(const char *network, const char *device, struct sockaddr_storage *ret,
+		     socklen_t *ret_len, char ret_device[IF_NAMESIZE])
 {
 	struct ifaddrs *list, *i;
 	struct network net;
@@ -130,18 +132,38 @@ int cfs_address_pick(const char *network, struct sockaddr_storage *ret, socklen_
 			continue;
 		/* A link-local IPv6 address has no meaning without an interface. */
 		if (!cfs_address_is_private(sa) || is_link_local6(sa) ||
-		    (network && !is_within(sa, &net)))
+		    (network && !is_within(sa, &net)) ||
+		    (device && strcmp(device, i->ifa_name) != 0))
 			continue;
 		len = sa->sa_family == AF_INET ? sizeof(struct sockaddr_in)
 					       : sizeof(struct sockaddr_in6);
 		memset(ret, 0, sizeof(*ret));
 		memcpy(ret, sa, len);
 		*ret_len = len;
+		snprintf(ret_device, IF_NAMESIZE, "%s", i->ifa_name);
 		r = 0;
 		break;
 	}
 	freeifaddrs(list);
 	return r;
+}
+
+bool cfs_address_is_ours(const struct sockaddr *sa, socklen_t len)
+{
+	struct sockaddr_storage any_port = {0};
+	int fd = socket(sa->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	bool ours;
+
+	if (fd < 0)
+		return true;
+	memcpy(&any_port, sa, len);
+	if (sa->sa_family == AF_INET)
+		((struct sockaddr_in *)&any_port)->sin_port = 0;
+	else
+		((struct sockaddr_in6 *)&any_port)->sin6_port = 0;
+	ours = bind(fd, (struct sockaddr *)&any_port, len) == 0 || errno != EADDRNOTAVAIL;
+	close(fd);
+	return ours;
 }
 
 void cfs_address_format(const struct sockaddr *sa, char ret[CFS_ADDRESS_MAX])

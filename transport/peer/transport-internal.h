@@ -320,6 +320,7 @@ struct cfs_transport {
 	LIST_HEAD(, cfs_peer) peers;
 	struct cfs_handshake_keys next_keys;
 	bool want_drain, want_keys, want_stop;
+	int want_listen; /* descriptor; -1: none */
 	struct cfs_work work;
 };
 

@@ -156,12 +156,23 @@ static bool has_more(void *arg)
 
 /* --- life --- */
 
+static void stop_listening(struct cfs_transport *t)
+{
+	if (t->listen_fd < 0)
+		return;
+	if (t->listen_armed)
+		cfs_loop_cancel(&t->loop, &t->listen_op);
+	close(t->listen_fd);
+	t->listen_fd = -1;
+}
+
 /* Runs the work that other threads left for the loop. */
 static void service(struct cfs_work *w)
 {
 	struct cfs_transport *t =
 		(struct cfs_transport *)((char *)w - offsetof(struct cfs_transport, work));
 	bool stop, rekeyed;
+	int listen;
 
 	pthread_mutex_lock(&t->lock);
 	rekeyed = t->want_keys;
@@ -170,18 +181,21 @@ static void service(struct cfs_work *w)
 	t->want_keys = false;
 	t->draining |= t->want_drain;
 	stop = t->want_stop;
+	listen = t->want_listen;
+	t->want_listen = -1;
 	pthread_mutex_unlock(&t->lock);
 	if (rekeyed)
 		cfs_conn_close_old_keys(t);
+	if (listen >= 0) {
+		stop_listening(t);
+		/* A poll that is cancelled ends like one that succeeds, and is made anew. */
+		t->listen_fd = listen;
+	}
+	if (stop)
+		stop_listening(t);
 	cfs_server_arm(t);
 	if (!stop)
 		return;
-	if (t->listen_fd >= 0) {
-		if (t->listen_armed)
-			cfs_loop_cancel(&t->loop, &t->listen_op);
-		close(t->listen_fd);
-		t->listen_fd = -1;
-	}
 	while (!LIST_EMPTY(&t->conns))
 		cfs_conn_close(LIST_FIRST(&t->conns), -ESHUTDOWN);
 	if (t->onesided)
@@ -250,7 +264,7 @@ int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_trans
 	t->conf = *conf;
 	fill_in(&t->conf);
 	t->link = conf->transport == CFS_PEER_TLS ? &cfs_link_tls : &cfs_link_tcp;
-	t->listen_fd = -1;
+	t->listen_fd = t->want_listen = -1;
 	t->more_last = &t->more;
 	TAILQ_INIT(&t->blocked);
 	cfs_admission_init(t);
@@ -333,6 +347,33 @@ void cfs_transport_address(struct cfs_transport *t, struct sockaddr_storage *ret
 {
 	*ret = t->address;
 	*ret_len = t->address_len;
+}
+
+int cfs_transport_listen(struct cfs_transport *t, const struct sockaddr *addr, socklen_t len)
+{
+	struct sockaddr_storage at = {0};
+	socklen_t at_len = sizeof(at);
+	int fd, r;
+
+	if (!cfs_address_is_private(addr) && !t->conf.allow_public)
+		return -EADDRNOTAVAIL;
+	fd = t->link->listen(addr, len);
+	if (fd < 0)
+		return fd;
+	if (getsockname(fd, (struct sockaddr *)&at, &at_len) < 0) {
+		r = -errno;
+		close(fd);
+		return r;
+	}
+	t->address = at;
+	t->address_len = at_len;
+	pthread_mutex_lock(&t->lock);
+	if (t->want_listen >= 0)
+		close(t->want_listen);
+	t->want_listen = fd;
+	pthread_mutex_unlock(&t->lock);
+	cfs_loop_run(&t->loop, &t->work);
+	return 0;
 }
 
 bool cfs_transport_has_rdma(struct cfs_transport *t)

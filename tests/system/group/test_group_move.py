@@ -13,6 +13,7 @@ import time
 import pytest
 
 from cachefs import wait_until
+from network import ip
 from team import BLOCK, MIB, SMALL, STEADY, UNCACHED, Team, cache_map, drop_page_cache, make_file, member_id, owners, read_all
 
 BLOCKS = SMALL // BLOCK
@@ -207,3 +208,26 @@ def test_gone_within_15_s(ws, frozen):
     print("%.1f s" % took)
     assert took <= 15.5
     team.settle()
+
+
+@pytest.mark.deadline(150)
+def test_address_changes(ws):
+    """DHCP gives a host another address: others go on using its share."""
+    team = Team(ws, 2, patience=2)
+    want = make_file(team, SMALL)
+    a, b = (team.join(i, UNCACHED, at="group-network=%s/24") for i in range(2))
+    team.settle()
+    assert read_all([a, b]) == [want] * 2
+    host, other = team.net.names[1], "10.213.%d.77" % team.net.number
+    ip("-n", host, "addr", "del", team.net.host(1) + "/24", "dev", "eth0")
+    ip("-n", host, "addr", "add", other + "/24", "dev", "eth0")
+    wait_until(lambda: "address=%s:" % other in b.log(), 30, "another address")
+    before = a.stat("peer_hits_total")
+
+    def used_again():
+        drop_page_cache()
+        assert read_all([a]) == [want]
+        return a.stat("peer_hits_total") > before
+
+    wait_until(used_again, 60, "the member is asked at its address")
+    assert read_all([b]) == [want]

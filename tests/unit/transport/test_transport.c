@@ -524,10 +524,11 @@ static void test_connections_of_an_earlier_key(void **state)
 
 static void test_picked_address(void **state)
 {
+	struct sockaddr_in other = {.sin_family = AF_INET, .sin_port = htons(7000)};
 	struct sockaddr_storage sa;
-	char name[CFS_ADDRESS_MAX];
+	char name[CFS_ADDRESS_MAX], device[IF_NAMESIZE];
 	socklen_t len;
-	int r = cfs_address_pick(NULL, &sa, &len);
+	int r = cfs_address_pick(NULL, NULL, &sa, &len, device);
 
 	(void)state;
 	/* This machine may have none. */
@@ -536,10 +537,15 @@ static void test_picked_address(void **state)
 		assert_true(cfs_address_is_private((void *)&sa));
 		cfs_address_format((void *)&sa, name);
 		assert_null(strstr(name, "127.0.0.1"));
+		assert_true(cfs_address_is_ours((void *)&sa, len));
+		assert_int_equal(cfs_address_pick(NULL, device, &sa, &len, device), 0);
 	}
-	assert_int_equal(cfs_address_pick("127.0.0.0/8", &sa, &len), -EADDRNOTAVAIL);
-	assert_int_equal(cfs_address_pick("10.0.0.0/33", &sa, &len), -EINVAL);
-	assert_int_equal(cfs_address_pick("ten", &sa, &len), -EINVAL);
+	assert_int_equal(cfs_address_pick(NULL, "none", &sa, &len, device), -EADDRNOTAVAIL);
+	inet_pton(AF_INET, "192.0.2.77", &other.sin_addr);
+	assert_false(cfs_address_is_ours((void *)&other, sizeof(other)));
+	assert_int_equal(cfs_address_pick("127.0.0.0/8", NULL, &sa, &len, device), -EADDRNOTAVAIL);
+	assert_int_equal(cfs_address_pick("10.0.0.0/33", NULL, &sa, &len, device), -EINVAL);
+	assert_int_equal(cfs_address_pick("ten", NULL, &sa, &len, device), -EINVAL);
 }
 
 int main(void)

@@ -5,7 +5,8 @@
  *
  * The would-block hook: whether the thread may begin such a wait. In a thread that may not, calls end
  * with -EBUSY, and are repeated by a thread that may. The abandoned hook: whether the caller of the
- * thread was killed, and takes no answer. Then the wait ends soon, with any error.
+ * thread takes no answer, as it was killed or another process is to answer. Then the wait ends soon,
+ * with any error.
  */
 #ifndef CFS_WOULDBLOCK_H
 #define CFS_WOULDBLOCK_H

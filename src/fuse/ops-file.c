@@ -71,12 +71,13 @@ static bool take_read_slot(void *arg)
 	return slot->mine;
 }
 
-/* The program was killed, or the file system is unmounted. */
+/* The program was killed, another process is to serve it, or the file system is unmounted. */
 static bool is_abandoned(void *arg)
 {
 	const struct call *c = arg;
 
-	return killable_was_answered(c->killable) || cfs_fuse_has_ended(c->fuse->device.fd);
+	return killable_was_answered(c->killable) || atomic_load(&c->fuse->handing_over) ||
+	       cfs_fuse_has_ended(c->fuse->device.fd);
 }
 
 static int read_file(struct call *c, uint64_t fh, uint64_t off, uint32_t size, struct cfs_segs *ret)
@@ -89,6 +90,17 @@ static int read_file(struct call *c, uint64_t fh, uint64_t off, uint32_t size, s
 	return r;
 }
 
+/* A handover ends the waits of reads: the kernel resends them to the next process. */
+static void reply_read(struct call *c, int r, struct cfs_segs *segs)
+{
+	if (r < 0 && atomic_load(&c->fuse->handing_over)) {
+		call_drop(c);
+		cfs_segs_release(segs);
+	} else {
+		reply_segs(c, r, segs);
+	}
+}
+
 static void apply_read(struct blocking *ch)
 {
 	struct call *c = &ch->call;
@@ -99,7 +111,7 @@ static void apply_read(struct blocking *ch)
 	cfs_set_repeated(true);
 	r = read_file(c, ch->fh, ch->off, ch->want, &segs);
 	cfs_set_repeated(false);
-	reply_segs(c, r, &segs);
+	reply_read(c, r, &segs);
 }
 
 void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
@@ -129,7 +141,7 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 		});
 		return;
 	}
-	reply_segs(&c, r, &segs);
+	reply_read(&c, r, &segs);
 	if (slot.mine)
 		admission_release(slot.fuse);
 }

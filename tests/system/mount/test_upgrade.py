@@ -11,6 +11,7 @@ import pathlib
 import re
 import signal
 import sqlite3
+import time
 
 import pytest
 
@@ -293,6 +294,42 @@ def test_process_that_has_stopped_and_cannot_leave(ws, s3, via, then):
     elsewhere = vol.mount(env=s3.keys)
     assert read(elsewhere / "a") == b"first"
     assert read(elsewhere / "b") == content == (b"second and more" if "silent" in then else b"")
+
+
+READS = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+print("reading", flush=True)
+print(os.pread(fd, 100000, 0) == open(sys.argv[2], "rb").read(100000), flush=True)
+"""
+
+
+@pytest.mark.deadline(180)
+@pytest.mark.parametrize("threads", ["50", "2"])
+def test_reader_that_waits_for_the_bucket(ws, s3, via, threads):
+    """The bucket asks for minutes of patience. The next process has the reads sent again, also those that
+    waited for a thread, and the process before ends by itself."""
+    vol = S3Volume(ws, s3, url=via.url + "/bucket", block_size="256K")
+    opts = "io-timeout=200,get-timeout=200,prefetch=0,max-threads=" + threads
+    content = data(1 << 20)
+    write(ws.path("same"), content)
+    mnt = vol.mount(opts, env=s3.keys)
+    for i in range(4):
+        write(mnt / ("f%d" % i), content)
+    mnt.umount()
+    mnt = vol.mount(opts, env=s3.keys)
+    fault = via.add("GET", "chunks", status=503, headers={"Retry-After": "150"})
+    readers = [ws.python(READS, mnt / ("f%d" % i), ws.path("same"), stdout=-1, text=True) for i in range(4)]
+    for r in readers:
+        assert r.stdout.readline() == "reading\n"
+    wait_until(lambda: fault.hits >= (2 if threads == "50" else 1), 30, "reads to wait")
+    via.clear()
+    worker = mnt.pid()
+    began = time.monotonic()
+    upgrade_alike(mnt, s3.keys)
+    assert "killing it" not in mnt.log() and not alive(worker)
+    assert [r.communicate(timeout=30 * SLOW)[0] for r in readers] == ["True\n"] * 4
+    assert time.monotonic() - began < 30 * SLOW
 
 
 # In a process of its own: a thread that waits for a page stops the threads of the proxy.

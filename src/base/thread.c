@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <signal.h>
 #include <stdio.h>
 
 #include "thread.h"
@@ -39,4 +38,15 @@ int cfs_thread_start(const char *name, void *(*run)(void *arg), void *arg, pthre
 out:
 	pthread_attr_destroy(&attr);
 	return -r;
+}
+
+void cfs_end_signals(sigset_t *ret)
+{
+	struct sigaction hangup;
+
+	sigemptyset(ret);
+	sigaddset(ret, SIGTERM);
+	sigaddset(ret, SIGINT);
+	if (sigaction(SIGHUP, NULL, &hangup) < 0 || hangup.sa_handler != SIG_IGN)
+		sigaddset(ret, SIGHUP);
 }

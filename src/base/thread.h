@@ -7,10 +7,14 @@
 #define CFS_THREAD_H
 
 #include <pthread.h>
+#include <signal.h>
 
 #define CFS_THREAD_STACK (256u << 10)
 
 /* The name is cut to 15 characters. Negative errno when no thread could be had. */
 int cfs_thread_start(const char *name, void *(*run)(void *arg), void *arg, pthread_t *ret);
+
+/* The signals that end a mount: SIGTERM, SIGINT, and SIGHUP unless that is ignored. */
+void cfs_end_signals(sigset_t *ret);
 
 #endif

@@ -359,10 +359,7 @@ static int take_signals(struct cfs_fuse *f)
 	struct sigaction ignore = {.sa_handler = SIG_IGN};
 	sigset_t set;
 
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGHUP);
+	cfs_end_signals(&set);
 	f->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (f->signal_fd < 0)
 		return -errno;

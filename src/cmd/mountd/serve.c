@@ -14,6 +14,7 @@
 #include "base/activity.h"
 #include "base/log.h"
 #include "base/text/url.h"
+#include "base/thread.h"
 #include "cmd/access/cmd.h"
 #include "cmd/group/peers.h"
 #include "cmd/mountd/metrics.h"
@@ -187,11 +188,11 @@ static int start_watching(struct serve *s, char err[256])
 /* Whether a signal that ends the mount waits for the loop. */
 static bool is_to_end(void)
 {
-	sigset_t set;
+	sigset_t ends, set;
 
-	return sigpending(&set) == 0 &&
-	       (sigismember(&set, SIGTERM) > 0 || sigismember(&set, SIGINT) > 0 ||
-		sigismember(&set, SIGHUP) > 0);
+	cfs_end_signals(&ends);
+	return sigpending(&set) == 0 && sigandset(&set, &set, &ends) == 0 &&
+	       sigisemptyset(&set) == 0;
 }
 
 /*

@@ -3,6 +3,7 @@
 machine that does not come down, a mount that is killed while it still stores data, or data whose loss
 nobody is told of."""
 
+import contextlib
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ import time
 import pytest
 
 import servers
-from cachefs import SLOW, Volume, children, need_engine, tool, wait_until
+from cachefs import SLOW, Volume, children, need_engine, pending, tool, wait_until
 from s3volume import S3Volume
 from syscalls import data, read, write
 
@@ -310,3 +311,37 @@ def test_killed_while_it_ends(ws):
     mnt.kill9()
     assert caller.wait(30) != 0
     server.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize("moment", ["it resumes", "all get it", "before the next one"])
+def test_stop_between_two_processes(ws, volume, moment):
+    """A service manager stops the mount just after the process of it died: what is stored is all there
+    is, and the end is in order."""
+    mnt = volume.mount(expect="has died, starting another")
+    f = open(mnt / "f", "wb", buffering=0)
+    content = data(3_000_000)
+    f.write(content)
+    os.fsync(f.fileno())
+    if moment == "before the next one":
+        for deaths in range(1, 4):  # each pause is longer than the one before
+            os.kill(mnt.pid(), signal.SIGKILL)
+            wait_until(lambda: mnt.log().count("another process serves") == deaths, 30, "the next process")
+    worker = mnt.pid()
+    with contextlib.closing(sqlite3.connect(volume.db, isolation_level=None)) as locker:
+        locker.execute("BEGIN IMMEDIATE")
+        os.kill(worker, signal.SIGKILL)
+        if moment == "before the next one":
+            wait_until(lambda: "deaths=4" in mnt.log(), 30, "the pause")
+        else:
+            (resumes,) = wait_until(lambda: set(children(mnt.process.pid)) - {worker}, 30, "the next process")
+        mnt.process.terminate()
+        if moment == "all get it":
+            os.kill(resumes, signal.SIGTERM)
+        wait_until(lambda: not pending(mnt.process.pid), 10, "the signal to be taken")
+        locker.execute("COMMIT")
+    mnt.wait_end(30)
+    with contextlib.suppress(OSError):
+        f.close()
+    assert volume.status()["sessions"] == []
+    assert read(volume.mount(path=mnt.path) / "f") == content

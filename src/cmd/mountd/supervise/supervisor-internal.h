@@ -55,9 +55,8 @@ struct supervisor {
 	pid_t worker;
 	int link;
 	int last_signal;
-	bool told;	  /* the reason of a failed start has been reported */
-	bool stopped;	  /* ended by a signal, as the end of the mount */
-	bool owes_signal; /* the worker gets it when it is ready: it would die of it before */
+	bool told;    /* the reason of a failed start has been reported */
+	bool stopped; /* ended by a signal, as the end of the mount */
 	int status;
 
 	uint64_t deaths[DEATHS_MAX]; /* when, ms; a ring */

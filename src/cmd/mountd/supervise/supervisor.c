@@ -18,6 +18,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/module.h"
+#include "base/thread.h"
 #include "cmd/access/cmd.h"
 #include "cmd/mountd/supervise/handover.h"
 #include "cmd/mountd/supervise/notify.h"
@@ -27,7 +28,7 @@
 #define DEATHS_MS     60000
 #define FIRST_WAIT_MS 100
 #define WAIT_MAX_MS   5000
-#define KILL_MS	      5000
+#define KILL_MS	      5000 /* for a process that was killed to end */
 
 void supervisor_close_fd(int *fd)
 {
@@ -98,7 +99,9 @@ __attribute__((noreturn)) static void become_worker(struct supervisor *s, int li
 	supervisor_close_fd(&s->successor_process);
 	supervisor_close_fd(&s->link);
 	supervisor_close_fd(&s->old);
-	sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
+	/* One that resumes the mount takes a signal that ends it when it serves. */
+	if (s->device < 0)
+		sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
 	give_objects(s, &w.objects);
 	r = conf->serve(conf->url, conf->point, conf->opts, &w, err);
 	if (err[0])
@@ -155,6 +158,14 @@ void supervisor_give_up(struct supervisor *s, const char *why)
 	supervisor_finish(s, CMD_SYSTEM);
 }
 
+/* The worker ends as soon as it serves, so that nothing is left of the session in the metadata. */
+static void finish_when_ready(struct supervisor *s)
+{
+	kill(s->worker, SIGTERM);
+	s->state = FINISHING;
+	s->next = cfs_deadline_in(LEAVE_EXTRA_MS);
+}
+
 void supervisor_resume(struct supervisor *s)
 {
 	int r = start_worker(s);
@@ -165,9 +176,9 @@ void supervisor_resume(struct supervisor *s)
 		supervisor_give_up(s, "no process could be started");
 		return;
 	}
-	s->state = s->stopped ? FINISHING : RESUMING;
-	s->next = cfs_deadline_in(s->stopped ? LEAVE_EXTRA_MS : UINT32_MAX);
-	s->owes_signal = s->stopped;
+	s->state = RESUMING;
+	if (s->stopped)
+		finish_when_ready(s);
 }
 
 /* More than DEATHS_MAX within DEATHS_MS. */
@@ -247,8 +258,6 @@ static void serve_again(struct supervisor *s)
 /* The worker was told to end before it served, and ends as soon as it serves. */
 static void end_in_order(struct supervisor *s)
 {
-	if (s->owes_signal)
-		kill(s->worker, SIGTERM);
 	handover_send(s->link, HANDOVER_GO, 0, NULL, NULL);
 	s->next = NO_DEADLINE;
 }
@@ -338,8 +347,10 @@ static void worker_ended(struct supervisor *s, int status)
 		after_death(s, pid);
 		break;
 	case FINISHING:
-		if (died || s->next != NO_DEADLINE)
-			supervisor_give_up(s, s->last_signal == SIGTERM || s->next != NO_DEADLINE
+		if (s->next != NO_DEADLINE && cfs_fuse_has_ended(s->device))
+			supervisor_finish(s, CMD_OK);
+		else if (died || s->next != NO_DEADLINE)
+			supervisor_give_up(s, s->next != NO_DEADLINE
 						      ? "it is to end while no process serves it"
 						      : "its process died while it was to end");
 		else
@@ -375,21 +386,17 @@ static void on_signal(struct supervisor *s)
 			continue;
 		}
 		s->stopped = true;
-		if (s->worker) {
+		if (s->state == WAITING) {
+			supervisor_resume(s);
+		} else if (s->state == RESUMING) {
+			finish_when_ready(s);
+		} else if (s->worker) {
 			kill(s->worker, (int)info.ssi_signo);
-			if (s->state == SERVING || s->state == RESUMING) {
-				/*
-				 * A worker that does not serve yet may react late, and has nothing
-				 * to store.
-				 */
-				s->next = s->state == SERVING ? NO_DEADLINE
-							      : cfs_deadline_in(KILL_MS);
+			if (s->state == SERVING) {
+				s->next = NO_DEADLINE;
 				s->state = FINISHING;
 			}
-			continue;
 		}
-		if (s->state == WAITING)
-			supervisor_give_up(s, "it is to end while no process serves it");
 	}
 }
 
@@ -476,10 +483,7 @@ static int take_signals(struct supervisor *s)
 
 	/* SIGPIPE would come from a log whose reader is gone. */
 	sigaction(SIGPIPE, &ignore, NULL);
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGHUP);
+	cfs_end_signals(&set);
 	sigaddset(&set, SIGCHLD);
 	s->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (s->signals < 0)

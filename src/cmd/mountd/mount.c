@@ -3,6 +3,7 @@
 
 #include <cachefs/fuse.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <libgen.h>
 #include <signal.h>
 #include <stdio.h>
@@ -213,6 +214,22 @@ static int open_log(const char *file, const char *point)
 	return r;
 }
 
+/*
+ * The end of a terminal ends what runs in its foreground. Elsewhere a hang-up means nothing:
+ * administrators and logrotate(8) send it to have a log opened again, which the mount does by
+ * itself.
+ */
+static void ignore_hangup(bool foreground)
+{
+	struct sigaction ignore = {.sa_handler = SIG_IGN};
+	int terminal = foreground ? open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY) : -1;
+
+	if (terminal >= 0)
+		close(terminal);
+	else
+		sigaction(SIGHUP, &ignore, NULL);
+}
+
 static struct supervised supervised_mount(const char *url, const char *point,
 					  const struct mount_opts *o, bool takes_over)
 {
@@ -307,6 +324,7 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 	notify_init(o->foreground || takes_over);
 	if (o->log && open_log(o->log, point) < 0)
 		return CMD_USAGE;
+	ignore_hangup(o->foreground);
 	if (!o->foreground)
 		return mount_in_background(full_url, point, o, level, takes_over);
 	cfs_log_init(CFS_LOG_STDERR, level);

@@ -5,6 +5,7 @@ nobody is told of."""
 
 import contextlib
 import os
+import pty
 import re
 import signal
 import socket
@@ -345,3 +346,23 @@ def test_stop_between_two_processes(ws, volume, moment):
         f.close()
     assert volume.status()["sessions"] == []
     assert read(volume.mount(path=mnt.path) / "f") == content
+
+
+def test_hang_up(ws, volume):
+    """A rotation of logs sends it out of habit, and programs go on; a closed terminal ends its mount."""
+    mnt = volume.mount(daemon=True)
+    f = open(mnt / "f", "wb", buffering=0)
+    for pid, _ in ws.processes():
+        os.kill(pid, signal.SIGHUP)
+        wait_until(lambda: not pending(pid), 10, "the signal to be taken")
+    f.write(b"goes on")
+    f.close()
+    assert len(ws.processes()) == 2 and read(mnt / "f") == b"goes on"
+    mnt.umount()
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(tool("cachefs"), ["cachefs", "mount", "--foreground", volume.url, str(mnt)], ws.env())
+    wait_until(lambda: mnt.mounted() and os.path.exists(mnt / "f"), 30, "the mount")
+    os.close(terminal)
+    wait_until(lambda: os.waitpid(pid, os.WNOHANG)[0], 30, "its end")
+    assert not mnt.mounted() and volume.status()["sessions"] == []

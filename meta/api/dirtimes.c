@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/activity.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -158,8 +159,11 @@ int cfs_dirtimes_store(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	rc = collect(t, &v, &n);
 	t->due = cfs_deadline_in(m->conf.skip_dir_mtime_ms);
 	pthread_mutex_unlock(&t->lock);
-	if (!rc && n)
+	if (!rc && n) {
+		cfs_activity_wait(CFS_WAIT_META, 0, "times of directories");
 		rc = m->eng->ops->touch_dirs(m->eng, ctx, v, n);
+		cfs_activity_wait_end();
+	}
 	pthread_mutex_lock(&t->lock);
 	if (rc)
 		t->due = cfs_deadline_in(m->conf.skip_dir_mtime_ms + RETRY_MS);

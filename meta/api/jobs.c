@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/activity.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/unwanted.h"
@@ -356,9 +357,11 @@ static void run_job(struct cfs_meta *m, const char *counter, int64_t interval_s,
 
 	if (atomic_load(&m->jobs->stopping))
 		return;
+	cfs_activity_wait(CFS_WAIT_META, 0, counter);
 	rc = m->eng->ops->claim_job(m->eng, &ctx, counter, cfs_clock_s(m), interval_s);
 	if (rc == 1)
 		rc = job(m, cfs_deadline_in(BUDGET_MS));
+	cfs_activity_wait_end();
 	if (rc < 0 && rc != -ECANCELED)
 		cfs_warn("a background job failed, it runs again within the hour: job=%s error=%s",
 			 counter, cfs_errname(rc));

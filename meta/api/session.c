@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/activity.h"
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/workers.h"
@@ -332,9 +333,8 @@ static void clean_stale(struct cfs_meta *m)
 	free(sids);
 }
 
-static void send_heartbeat(void *arg)
+static void beat(struct cfs_meta *m)
 {
-	struct cfs_meta *m = arg;
 	struct cfs_ctx ctx;
 	int rc = 0;
 
@@ -364,12 +364,22 @@ static void send_heartbeat(void *arg)
 		clean_stale(m);
 }
 
+static void send_heartbeat(void *arg)
+{
+	cfs_activity_wait(CFS_WAIT_META, 0, "heartbeat");
+	beat(arg);
+	cfs_activity_wait_end();
+}
+
 static void flush(void *arg)
 {
 	struct cfs_meta *m = arg;
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
-	int rc = cfs_quotas_flush(m->quotas, &ctx);
+	int rc;
 
+	cfs_activity_wait(CFS_WAIT_META, 0, "usage");
+	rc = cfs_quotas_flush(m->quotas, &ctx);
+	cfs_activity_wait_end();
 	if (rc)
 		cfs_warn("cannot write usage, keeping it for the next try: url=%s error=%s",
 			 m->masked_url, cfs_errname(rc));
@@ -433,6 +443,7 @@ int cfs_sessions_stop(struct cfs_meta *m, bool leave)
 		cfs_ticker_stop(s->flusher);
 	if (!m->conf.read_only) {
 		ctx = cfs_ctx_internal(m->conf.timeout_ms);
+		cfs_activity_wait(CFS_WAIT_META, 0, "end of the session");
 		rc = cfs_quotas_flush(m->quotas, &ctx);
 		if (rc)
 			cfs_warn("cannot write usage, 'cachefs fsck --repair' counts it again: "
@@ -447,6 +458,7 @@ int cfs_sessions_stop(struct cfs_meta *m, bool leave)
 			cfs_warn("the session was not ended cleanly, it will expire: sid=%llu "
 				 "error=%s",
 				 (unsigned long long)cfs_host_sid(&m->host), cfs_errname(rc2));
+		cfs_activity_wait_end();
 		rc = rc ? rc : rc2;
 		atomic_store(&m->host.sid, 0);
 	}

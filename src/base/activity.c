@@ -68,6 +68,7 @@ static const char *const wait_names[CFS_WAIT_COUNT] = {
 	[CFS_WAIT_OBJECT_LIST] = "object list",
 	[CFS_WAIT_OBJECT_HEAD] = "object head",
 	[CFS_WAIT_OBJECT_CREATE] = "bucket create",
+	[CFS_WAIT_THREAD] = "end of thread",
 };
 
 static struct table *table; /* set once, before the threads that use it */

@@ -30,7 +30,7 @@
 
 enum cfs_wait {
 	CFS_WAIT_NONE,
-	CFS_WAIT_META,	     /* a call of the metadata engine; text: which */
+	CFS_WAIT_META,	     /* calls of the metadata engine; text: which, or what for */
 	CFS_WAIT_OBJECT_GET, /* text: key */
 	CFS_WAIT_OBJECT_PUT,
 	CFS_WAIT_OBJECT_DELETE,
@@ -46,6 +46,7 @@ enum cfs_wait {
 	CFS_WAIT_OBJECT_LIST, /* text: prefix */
 	CFS_WAIT_OBJECT_HEAD,
 	CFS_WAIT_OBJECT_CREATE, /* of the bucket */
+	CFS_WAIT_THREAD,	/* its end; text: its name */
 	CFS_WAIT_COUNT
 };
 

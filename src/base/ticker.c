@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Threads that call a function periodically. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
+#include "activity.h"
 #include "thread.h"
 #include "workers.h"
 
 struct cfs_ticker {
+	char name[16];
 	uint64_t period_ms;
 	void (*run)(void *arg);
 	void *arg;
@@ -55,6 +58,7 @@ int cfs_ticker_start(const char *name, uint64_t period_ms, void (*run)(void *arg
 	t = calloc(1, sizeof(*t));
 	if (!t)
 		return -ENOMEM;
+	snprintf(t->name, sizeof(t->name), "%s", name);
 	t->period_ms = period_ms;
 	t->run = run;
 	t->arg = arg;
@@ -95,7 +99,9 @@ void cfs_ticker_stop(struct cfs_ticker *t)
 	t->stopping = true;
 	pthread_cond_signal(&t->wake);
 	pthread_mutex_unlock(&t->lock);
+	cfs_activity_wait(CFS_WAIT_THREAD, 0, t->name);
 	pthread_join(t->thread, NULL);
+	cfs_activity_wait_end();
 	pthread_cond_destroy(&t->wake);
 	pthread_mutex_destroy(&t->lock);
 	free(t);

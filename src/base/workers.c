@@ -255,8 +255,10 @@ void cfs_workers_destroy(struct cfs_workers *w)
 		pthread_cond_wait(&w->left, &w->lock);
 	pthread_mutex_unlock(&w->lock);
 	/* A stopping pool starts no threads. */
+	cfs_activity_wait(CFS_WAIT_THREAD, 0, w->name);
 	for (i = 0; i < w->n_threads; i++)
 		pthread_join(w->threads[i], NULL);
+	cfs_activity_wait_end();
 	pthread_cond_destroy(&w->left);
 	pthread_cond_destroy(&w->space);
 	pthread_cond_destroy(&w->work);

@@ -4,6 +4,7 @@ machine that does not come down, a mount that is killed while it still stores da
 nobody is told of."""
 
 import contextlib
+import ctypes
 import os
 import pty
 import re
@@ -11,6 +12,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import tarfile
 import threading
 import time
 
@@ -224,6 +226,30 @@ def test_what_the_end_waits_for_is_told(ws, s3, via):
     dirty, first = re.findall(told, mnt.log())[0]
     assert int(dirty) == len(content) and "object put vol/chunks/" in first
     assert read(vol.mount(env=s3.keys) / "f") == content
+
+
+def waits_in_memory(ws, mnt):
+    """Shows the waits of its threads, also when it does not answer."""
+    ws.run("cachefs", "debug", mnt, ws.path("debug.tar.gz"), check=True)
+    with tarfile.open(ws.path("debug.tar.gz")) as tar:
+        return tar.extractfile("cachefs-debug/requests.txt").read().decode()
+
+
+@pytest.mark.deadline(120)
+@pytest.mark.module("redis")
+def test_heartbeat_that_the_end_waits_for(ws):
+    server = servers.started(ws, servers.Redis())
+    vol = Volume(ws, url=server.database().url)
+    vol.check_options = None
+    mnt = vol.mount("heartbeat=1,meta-timeout=20s")
+    mnt.allow(".")
+    server.process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: 'waits_for="metadata heartbeat' in waits_in_memory(ws, mnt), 30, "a heartbeat")
+    assert ctypes.CDLL(None).umount2(bytes(mnt.path), 0) == 0
+    told = wait_until(lambda: re.findall(r'unmounting waits, .* waits_for="(.*)"', mnt.log()), 15, "a line about it")
+    assert re.match(r"metadata heartbeat \(\d+", told[0]), told
+    server.process.send_signal(signal.SIGCONT)
+    mnt.wait_end(60)
 
 
 @pytest.mark.deadline(180)

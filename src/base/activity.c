@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 #include "clock.h"
 
 #define MAGIC	   0x6366732d61637476ULL
-#define VERSION	   1
+#define VERSION	   2
 #define TEXT_WORDS (CFS_ACTIVITY_TEXT / sizeof(uint64_t))
 #define NAME_WORDS 2
 #define READ_TRIES 64
@@ -46,7 +47,8 @@ struct record {
 
 struct table {
 	word_t magic, version, size;
-	word_t used; /* records beyond it were never given out */
+	word_t used;   /* records beyond it were never given out */
+	word_t device; /* of the mount; 0: not mounted yet */
 	struct record records[CFS_ACTIVITY_THREADS];
 };
 
@@ -462,6 +464,22 @@ int cfs_activity_read(int fd, struct cfs_activity **ret, size_t *ret_n)
 		r = -EPROTO;
 	munmap(t, sizeof(*t));
 	return r;
+}
+
+void cfs_activity_set_device(unsigned minor)
+{
+	if (table)
+		put(&table->device, minor);
+}
+
+unsigned cfs_activity_device(int fd)
+{
+	uint64_t head[offsetof(struct table, records) / sizeof(word_t)];
+
+	if (pread(fd, head, sizeof(head), 0) != sizeof(head) || head[0] != MAGIC ||
+	    head[1] != VERSION)
+		return 0;
+	return (unsigned)head[offsetof(struct table, device) / sizeof(word_t)];
 }
 
 bool cfs_activity_waits_for_lock(const struct cfs_activity *a)

@@ -56,6 +56,9 @@ enum cfs_wait {
  */
 int cfs_activity_init(void);
 
+/* The minor number of the mount's device, by which other processes find the one that serves it. */
+void cfs_activity_set_device(unsigned minor);
+
 /* Begins the request of the calling thread. Copies at most 15 bytes of op. started_ms 0: now. */
 void cfs_activity_request(const char *op, uint64_t ino, pid_t caller, uint64_t started_ms);
 void cfs_activity_request_end(void);
@@ -111,6 +114,8 @@ struct cfs_activity {
  * memory, -1: our own. -EPROTO: that is of another version of the program. *ret is malloc'ed.
  */
 int cfs_activity_read(int fd, struct cfs_activity **ret, size_t *ret_n);
+/* The number that was set in another process' memory; 0: none, or it is of another version. */
+unsigned cfs_activity_device(int fd);
 /* A file lock is waited for at any depth. */
 bool cfs_activity_waits_for_lock(const struct cfs_activity *a);
 /*

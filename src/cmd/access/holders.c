@@ -128,7 +128,8 @@ static void print_holder(const char *pid, const char *how, const char *where)
 void holders_print(const char *point)
 {
 	char where[PATH_MAX];
-	pid_t server = requests_find_process(point);
+	struct mounted m;
+	pid_t server = mounted_at(point, &m) == 0 ? requests_find_process(m.dev_minor) : 0;
 	unsigned n = 0, more = 0;
 	struct callers callers;
 	struct dirent *d;

@@ -6,7 +6,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -46,31 +45,9 @@ static int open_memory(pid_t pid, const char *which)
 	return fd;
 }
 
-static bool has_argument(const char *pid, const char *point)
+pid_t requests_find_process(unsigned dev_minor)
 {
-	char path[300], args[8192];
-	size_t i, n;
-	FILE *in;
-
-	snprintf(path, sizeof(path), "/proc/%s/cmdline", pid);
-	in = fopen(path, "re");
-	if (!in)
-		return false;
-	n = fread(args, 1, sizeof(args) - 1, in);
-	fclose(in);
-	args[n] = '\0';
-	if (!strstr(args, "cachefs"))
-		return false;
-	for (i = 0; i < n; i += strlen(args + i) + 1) {
-		if (!strcmp(args + i, point))
-			return true;
-	}
-	return false;
-}
-
-pid_t requests_find_process(const char *point)
-{
-	DIR *proc = opendir("/proc");
+	DIR *proc = dev_minor ? opendir("/proc") : NULL;
 	struct dirent *d;
 	pid_t pid = 0, found;
 	int fd;
@@ -78,17 +55,12 @@ pid_t requests_find_process(const char *point)
 	while (proc && !pid && (d = readdir(proc))) {
 		found = isdigit((unsigned char)d->d_name[0]) ? (pid_t)strtol(d->d_name, NULL, 10)
 							     : 0;
-		if (found <= 0 || found == getpid() || !has_argument(d->d_name, point))
+		fd = found > 0 ? open_memory(found, MEMORY) : -1;
+		if (fd < 0)
 			continue;
-		/*
-		 * Other processes have the same arguments: the command that waits for the start,
-		 * and the supervisor.
-		 */
-		fd = open_memory(found, MEMORY);
-		if (fd >= 0) {
-			close(fd);
+		if (cfs_activity_device(fd) == dev_minor)
 			pid = found;
-		}
+		close(fd);
 	}
 	if (proc)
 		closedir(proc);

@@ -7,10 +7,10 @@
 #include <sys/types.h>
 
 /*
- * The process that serves the mount at `point`, found by its arguments and its memory. 0: there is
- * none that the caller may inspect.
+ * The process that serves the mount whose device has that number (struct mounted), as its memory
+ * says. 0: there is none that the caller may inspect.
  */
-pid_t requests_find_process(const char *point);
+pid_t requests_find_process(unsigned dev_minor);
 /* Threads that wait for an answer of this mount: at most `max` numbers. 0: none, or not known. */
 size_t requests_callers(pid_t pid, pid_t *ret, size_t max);
 /*

@@ -156,7 +156,7 @@ static int umount_run(void *options, const char **args)
 	pid = control_pid(point);
 	answers = pid > 0;
 	if (!answers)
-		pid = requests_find_process(point);
+		pid = requests_find_process(m.dev_minor);
 	r = unmount(point, o, answers);
 	if (r != CMD_OK)
 		return r;

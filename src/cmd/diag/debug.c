@@ -404,7 +404,7 @@ static int collect(const char *point, const char *file)
 	add_special(t, PREFIX "stats.txt", point, ".stats", NULL);
 	pid = pid_in_config(config);
 	if (pid <= 0)
-		pid = requests_find_process(point);
+		pid = requests_find_process(dev);
 	if (pid > 0)
 		add_process(t, pid);
 	else

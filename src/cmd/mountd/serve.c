@@ -13,6 +13,7 @@
 
 #include "base/activity.h"
 #include "base/log.h"
+#include "base/mounted.h"
 #include "base/text/url.h"
 #include "base/thread.h"
 #include "cmd/access/cmd.h"
@@ -145,6 +146,7 @@ static int mount_kernel(struct serve *s, struct cfs_fuse **ret, char err[256])
 		.max_io = layers_request_size(s->o),
 		.read_ahead_kb = (uint32_t)(s->o->read_ahead >> 10),
 	};
+	struct mounted m;
 	int lock, r;
 
 	if (s->o->umask && mount_opts_umask(s->o->umask, &conf.umask, err) < 0)
@@ -158,6 +160,8 @@ static int mount_kernel(struct serve *s, struct cfs_fuse **ret, char err[256])
 	/* Two processes that mount at one place at the same time must not both find it free. */
 	lock = worker_resumes(s->worker) ? -1 : handover_lock();
 	r = cfs_fuse_mount(&conf, ret, err);
+	if (r == 0 && mounted_at(s->dir, &m) == 0)
+		cfs_activity_set_device(m.dev_minor);
 	handover_unlock(lock);
 	return r;
 }

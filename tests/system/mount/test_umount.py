@@ -9,7 +9,7 @@ import signal
 import pytest
 
 import servers
-from cachefs import Volume, alive, wait_until
+from cachefs import SLOW, Volume, alive, children, tool, wait_until
 from syscalls import read, write
 
 
@@ -65,3 +65,27 @@ def test_holders_while_the_metadata_is_away(ws):
     server.process.send_signal(signal.SIGCONT)
     wait_until(lambda: not alive(mnt.process.pid), 60, "the end of the mount")
     mnt.ended = True
+
+
+@pytest.mark.deadline(120)
+def test_process_that_does_not_answer_is_found(ws, volume):
+    """By its mount, not by its words: another one in a namespace of its own has the same mount point."""
+    point = ws.path("mnt")
+    point.mkdir()
+    ws.path("link").symlink_to(point.parent)
+    other = ws.volume("other")
+    decoy = ws.popen(["unshare", "--mount", tool("cachefs"), "mount", "--foreground", other.url, point])
+    wait_until(lambda: other.status()["sessions"] and children(decoy.pid), 30, "the other mount")
+    mnt = volume.mount(path=ws.path("link") / "mnt", wait=False)
+    mnt.path = point
+    mnt.wait_ready()
+    worker = mnt.pid()
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        r = ws.run("cachefs", "umount", "--timeout", "1s", point, timeout=60)
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert r.returncode == 2 and "process %d still flushes data" % worker in r.stderr, r.stderr
+    mnt.wait_end(30)
+    decoy.terminate()
+    assert decoy.wait(30 * SLOW) == 0

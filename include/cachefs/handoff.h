@@ -142,13 +142,19 @@ struct cfs_handoff_inode {
 	};
 };
 
+/*
+ * Bits of a request. UNNAMED: it makes a file without a name. FAILED: it is answered with an error
+ * before its end, and what it makes is of no use.
+ */
+enum cfs_handoff_request_flags { CFS_HANDOFF_UNNAMED = 1, CFS_HANDOFF_FAILED = 2 };
+
 /* A request under way that must not take effect twice. */
 struct cfs_handoff_request {
 	_Atomic uint64_t unique; /* the key */
 	_Atomic uint64_t ino;	 /* the inode it creates, or found before changing it */
 	_Atomic uint64_t fh;	 /* the handle it has opened */
 	_Atomic uint32_t worker; /* the process that last took it */
-	uint32_t spare;
+	_Atomic uint32_t flags;	 /* enum cfs_handoff_request_flags */
 };
 
 /*
@@ -250,5 +256,12 @@ struct cfs_handoff_request *cfs_handoff_begin_request(struct cfs_handoff *k, uin
 						      bool resent, bool *ret_again);
 /* Notes that the request is answered. */
 void cfs_handoff_end_request(struct cfs_handoff_request *r); /* or NULL */
+/*
+ * Notes whether the request of that number fails, before the answer: it is not resent after that.
+ * Nothing when it has no record.
+ */
+void cfs_handoff_fail_request(struct cfs_handoff *k, uint64_t unique, bool fails);
+/* The next request that has failed in a process that died, from *pos on (at first 0), or NULL. */
+struct cfs_handoff_request *cfs_handoff_failed_request(struct cfs_handoff *k, uint32_t *pos);
 
 #endif

@@ -260,7 +260,10 @@ static void answer_early(struct cfs_fuse *f, struct killable *r, uint64_t unique
 		r->pinned[i] = r->unique == unique && fh[i] && cfs_vfs_pin(f->vfs, fh[i]);
 	if (r->unique == unique) {
 		id = (struct cfs_request_id){.unique = unique, .entry = r->entry};
+		cfs_handoff_fail_request(f->conf.handoff, request_number(&id), true);
 		early = channel_reply_error(f->channel, &id, -EINTR) == 0;
+		if (!early)
+			cfs_handoff_fail_request(f->conf.handoff, request_number(&id), false);
 	}
 	memcpy(pinned, r->pinned, sizeof(pinned));
 	atomic_store(&r->state, early ? KILLABLE_ANSWERED : KILLABLE_RUNNING);

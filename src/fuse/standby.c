@@ -63,33 +63,15 @@ static void answer(struct cfs_fuse_standby *s, const struct cfs_request_id *id, 
 }
 
 /*
- * The previous process may have opened a handle for this request, of which the caller will never
- * learn. The handle is recorded as released before the answer: the kernel does not resend an
- * answered request, so after a death in between no process would know of it. Returns the request's
- * record, or NULL.
+ * The previous process may have made something for this request, of which the caller will never
+ * learn. Its record tells the next process, which releases that.
  */
-static struct cfs_handoff_request *release_made(struct cfs_fuse_standby *s,
-						const struct cfs_request_id *id)
-{
-	struct cfs_handoff_request *r;
-	uint64_t fh;
-	bool again;
-
-	if (!request_is_resent(id))
-		return NULL;
-	r = cfs_handoff_begin_request(s->handoff, request_number(id), true, &again);
-	fh = r && again ? atomic_load(&r->fh) : 0;
-	if (fh)
-		cfs_handoff_released(s->handoff, fh);
-	return r;
-}
-
 static void fail(struct cfs_fuse_standby *s, size_t i, int error)
 {
-	struct cfs_handoff_request *r = release_made(s, &s->unanswered[i].id);
+	const struct cfs_request_id *id = &s->unanswered[i].id;
 
-	answer(s, &s->unanswered[i].id, error);
-	cfs_handoff_end_request(r);
+	cfs_handoff_fail_request(s->handoff, request_number(id), true);
+	answer(s, id, error);
 	s->unanswered[i] = s->unanswered[--s->n];
 	s->failed++;
 }

@@ -296,6 +296,8 @@ static int make_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 
 	in.parent = ino_in(v, req->parent);
 	in.note_ino = ctx->record ? &ctx->record->ino : NULL;
+	if (ctx->record)
+		atomic_fetch_or(&ctx->record->flags, CFS_HANDOFF_UNNAMED);
 	*ret_before = e.ino && cfs_meta_getattr(v->conf.meta, ctx, e.ino, &e.attr) == 0;
 	if (!*ret_before)
 		r = cfs_meta_make_unnamed(v->conf.meta, ctx, &in, &e);
@@ -309,12 +311,11 @@ static int make_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 	return 0;
 }
 
-/* Releases an unnamed file, which the metadata keeps for a handle that could not be made. */
-static void drop_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino)
+void file_drop_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino)
 {
 	int r = cfs_meta_close_ino(v->conf.meta, ctx, ino);
 
-	if (r < 0)
+	if (r < 0 && r != -ENOENT)
 		cfs_warn("file without a name could not be released, its space comes back later: "
 			 "inode=%llu error=%s",
 			 (unsigned long long)ino, cfs_errname(r));
@@ -342,7 +343,7 @@ static int create(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs
 		return ret->attr.type == CFS_TYPE_DIR ? -EISDIR : -ESTALE;
 	n = res->h ? vnode_get(v, ret->ino) : NULL;
 	if (!n && unnamed)
-		drop_unnamed(v, ctx, ret->ino);
+		file_drop_unnamed(v, ctx, ret->ino);
 	if (!n)
 		return res->h ? -ENOMEM : -ENFILE;
 	if (unnamed) {

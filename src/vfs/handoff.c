@@ -446,8 +446,9 @@ size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max, 
 	for (i = 0; i < CFS_HANDOFF_REQUESTS; i++) {
 		struct cfs_handoff_request *r = &k->at->requests[i];
 
-		if (atomic_load(&r->unique) && atomic_load(&r->worker) + WORKERS_REMEMBERED <
-						       atomic_load(&k->at->header.workers))
+		if (atomic_load(&r->unique) && !(atomic_load(&r->flags) & CFS_HANDOFF_FAILED) &&
+		    atomic_load(&r->worker) + WORKERS_REMEMBERED <
+			    atomic_load(&k->at->header.workers))
 			cfs_handoff_end_request(r);
 	}
 	return n;
@@ -552,6 +553,7 @@ struct cfs_handoff_request *cfs_handoff_begin_request(struct cfs_handoff *k, uin
 	worker = atomic_load_explicit(&k->at->header.workers, memory_order_relaxed);
 	r = resent ? find_request(k, unique) : NULL;
 	if (r) {
+		atomic_fetch_and(&r->flags, ~(uint32_t)CFS_HANDOFF_FAILED);
 		atomic_store(&r->worker, worker);
 		return r;
 	}
@@ -575,5 +577,28 @@ void cfs_handoff_end_request(struct cfs_handoff_request *r)
 		return;
 	atomic_store_explicit(&r->ino, 0, memory_order_relaxed);
 	atomic_store_explicit(&r->fh, 0, memory_order_relaxed);
+	atomic_store_explicit(&r->flags, 0, memory_order_relaxed);
 	atomic_store(&r->unique, 0);
+}
+
+void cfs_handoff_fail_request(struct cfs_handoff *k, uint64_t unique, bool fails)
+{
+	struct cfs_handoff_request *r = k && unique ? find_request(k, unique) : NULL;
+
+	if (r && fails)
+		atomic_fetch_or(&r->flags, CFS_HANDOFF_FAILED);
+	else if (r)
+		atomic_fetch_and(&r->flags, ~(uint32_t)CFS_HANDOFF_FAILED);
+}
+
+struct cfs_handoff_request *cfs_handoff_failed_request(struct cfs_handoff *k, uint32_t *pos)
+{
+	struct cfs_handoff_request *r;
+
+	while (k && *pos < CFS_HANDOFF_REQUESTS) {
+		r = &k->at->requests[(*pos)++];
+		if (atomic_load(&r->unique) && (atomic_load(&r->flags) & CFS_HANDOFF_FAILED))
+			return r;
+	}
+	return NULL;
 }

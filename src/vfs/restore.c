@@ -220,6 +220,25 @@ int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret)
 	return 0;
 }
 
+/* Their callers were told so: things that the dead process made for them are of no use. */
+static void release_failed(struct cfs_vfs *v)
+{
+	struct cfs_handoff_request *r;
+	struct cfs_ctx ctx;
+	uint32_t pos = 0;
+	uint64_t fh;
+
+	while ((r = cfs_handoff_failed_request(v->conf.handoff, &pos)) != NULL) {
+		ctx = internal_ctx(v);
+		fh = atomic_load(&r->fh);
+		if (fh)
+			cfs_handoff_released(v->conf.handoff, fh);
+		else if ((atomic_load(&r->flags) & CFS_HANDOFF_UNNAMED) && atomic_load(&r->ino))
+			file_drop_unnamed(v, &ctx, atomic_load(&r->ino));
+		cfs_handoff_end_request(r);
+	}
+}
+
 void cfs_vfs_close_released(struct cfs_vfs *v)
 {
 	enum handle_kind kind;
@@ -227,6 +246,7 @@ void cfs_vfs_close_released(struct cfs_vfs *v)
 	uint32_t pos = 0;
 	uint64_t fh;
 
+	release_failed(v);
 	while ((fh = handle_next(&v->handles, &pos, &kind)) != 0) {
 		struct cfs_handoff_handle *k =
 			cfs_handoff_handle(v->conf.handoff, (uint32_t)fh - 1);

@@ -322,6 +322,8 @@ bool attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns
  * name may be that of another inode, so the kernel looks it up again, once.
  */
 int stale_if_gone(struct cfs_vfs *v, cfs_ino_t ino, int r);
+/* Releases a file without a name, which the metadata keeps for a handle that was not made. */
+void file_drop_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino);
 /*
  * As cfs_vfs_mknod(). *ret_before: a process that has died made the inode. After -EEXIST *ret is
  * the existing inode; its ino is 0 for a reserved name.

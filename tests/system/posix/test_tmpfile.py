@@ -239,6 +239,45 @@ def test_death_before_the_answer(ws, named):
     assert not fsck(ws, direct)["problems"]
 
 
+MAKES = """
+import os, sys
+os.open(sys.argv[1], os.O_TMPFILE | os.O_RDWR)
+"""
+
+
+@pytest.mark.parametrize("first", ["program", "process"])
+def test_death_of_both(ws, first):
+    """The program that makes a file is killed, and the process is when the file was made: nobody has it."""
+    need_engine("redis")
+    db = servers.redis_server().database()
+    ws.cleanups.append(db.drop)
+    via = CountingProxy(db.server.port, only=b"EVALSHA")
+    ws.cleanups.append(via.close)
+    url = db.url.replace(":%d" % db.server.port, ":%d" % via.port)
+    ws.volume(url=db.url, trash_days=0)
+    mnt = ws.volume("via", format=False, url=url).mount(
+        "heartbeat=60,no-bgjob", expect="connection lost|cannot be opened again|connected|" + DEATH
+    )
+    os.close(make(mnt.path))  # has a batch of inode numbers
+    wait_until(lambda: kept_inodes(db) == 1, 20, "the end of that file")
+    via.lose(1, answered=True, away=True)
+    program = ws.python(MAKES, mnt.path)
+    wait_until(lambda: via.refuse and kept_inodes(db) == 2, 8, "the file")
+    if first == "program":
+        program.kill()
+        program.wait(20)
+        os.kill(mnt.pid(), signal.SIGKILL)
+    else:
+        os.kill(mnt.pid(), signal.SIGKILL)
+        wait_until(lambda: "cannot be opened again" in mnt.log(), 20, "the next process")
+        program.kill()
+        program.wait(20)
+    via.go_on()
+    wait_until(lambda: "another process serves the mount" in mnt.log(), 30, "the next process")
+    wait_until(lambda: kept_inodes(db) == 1, 30, "the end of the file")
+    mnt.umount()
+
+
 def test_last_close(ws, volume, mnt):
     """Nothing is left of a file that never had a name."""
     for size in (0, 3 << 20):

@@ -299,7 +299,7 @@ static void start_ring(struct cfs_fuse *f)
 
 	if (r == 0 && f->ring)
 		r = ring_start(f->ring, f->payload);
-	if (r == 0)
+	if (r == 0 || atomic_load(&f->loop.ended))
 		return;
 	f->conf.agreement->sent &= ~INIT_OVER_IO_URING;
 	cfs_warn("requests come through the device, as the ring cannot be started: mount=%s "

@@ -10,11 +10,6 @@ bool ring_is_built(void)
 	return false;
 }
 
-unsigned ring_queues(void)
-{
-	return 1;
-}
-
 int ring_create(const struct cfs_ring_conf *conf, struct cfs_ring **ret, char why[200])
 {
 	snprintf(why, 200, "this program was built without liburing");

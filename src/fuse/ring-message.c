@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,6 +16,40 @@ bool ring_is_switched_on(void)
 	char c = 'N';
 
 	return fd >= 0 && read(fd, &c, 1) == 1 && c == 'Y';
+}
+
+unsigned ring_queues(void)
+{
+	cfs_auto_close int fd = open(RING_POSSIBLE, O_RDONLY | O_CLOEXEC);
+	char text[1024];
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+
+	if (n <= 0)
+		return 0;
+	text[n] = '\0';
+	return ring_count_cpus(text);
+}
+
+/* As "0-3,6\n". */
+unsigned ring_count_cpus(const char *list)
+{
+	unsigned long first, last, n = 0;
+	char *end;
+
+	for (;; list = end + 1) {
+		first = last = strtoul(list, &end, 10);
+		if (end == list)
+			return 0;
+		if (*end == '-') {
+			list = end + 1;
+			last = strtoul(list, &end, 10);
+		}
+		if (end == list || last < first || last >= UINT16_MAX)
+			return 0;
+		n += last - first + 1;
+		if (*end != ',')
+			return *end == '\n' || *end == '\0' ? (unsigned)n : 0;
+	}
 }
 
 /* The kernel does not tell the first argument's length: it is the whole without the payload. */

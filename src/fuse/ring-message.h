@@ -43,6 +43,8 @@ _Static_assert(sizeof(struct ring_header) + sizeof(struct fuse_in_header) + RING
  * page. NULL: the lengths contradict each other.
  */
 struct fuse_in_header *ring_join(uint8_t *page, size_t payload, size_t *ret_len);
+/* Of a list of CPUs as the kernel writes it; 0: it is malformed. */
+unsigned ring_count_cpus(const char *list);
 /* Writes an answer; iov[0] is ignored. -EINVAL: it has more than `payload` bytes. */
 int ring_write_answer(uint8_t *page, size_t payload, uint64_t unique, int error,
 		      const struct iovec *iov, int n);

@@ -4,14 +4,12 @@
 #include <errno.h>
 #include <liburing.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,11 +19,12 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "ring-message.h"
+#include "uring.h"
 
-#define SQ_ENTRIES    4
 #define WAKE_SIGNAL   SIGUSR1 /* its handler does nothing, loop.c */
 #define WAKE_EVERY_MS 20
 #define START_MS      10000
+#define REGISTER_MS   60000
 #define PARK_MS	      1000
 /* How often the watch thread looks for answers that stay, and for stalled queues. */
 #define WATCH_MS	5
@@ -90,7 +89,7 @@ struct worker {
 	unsigned place;
 	struct io_uring uring;
 	struct cfs_request request;
-	bool started, done, parked;
+	bool done, parked;
 	_Atomic bool receiving;
 	uint8_t copy[COPY_MAX] __attribute__((aligned(8)));
 };
@@ -104,11 +103,18 @@ struct cfs_ring {
 
 	/* Protects the fields below, and which thread has which entry. A leaf. */
 	pthread_mutex_t lock;
-	pthread_cond_t changed;	 /* a thread has started or ended */
+	pthread_cond_t changed;	 /* a thread has started, registered its entry or ended */
 	struct worker **workers; /* by place */
 	struct entry *entries;
-	unsigned n_workers, n_starting, orphans;
-	bool failed; /* an entry could not be registered */
+	unsigned n_workers, n_starting, n_registered, orphans;
+	bool failed; /* a thread could not start, or its entry could not be registered */
+	/*
+	 * Every thread has what it needs: entries may be registered. Once each queue has one, the
+	 * kernel does not use the device again.
+	 */
+	bool open;
+	struct io_uring spare; /* for refuse(), until the threads serve */
+	bool has_spare;
 
 	_Atomic bool serving; /* every queue has its entries */
 	_Atomic bool ended;   /* ring_stop() was called */
@@ -153,26 +159,6 @@ static void free_entry(const struct cfs_ring *r, struct entry *e)
 	munmap(e->page, entry_bytes(r));
 	pthread_cond_destroy(&e->answered);
 	free(e);
-}
-
-/* One thread uses each io_uring, and enables it: the kernel is faster then (from Linux 6.1). */
-static int open_uring(struct io_uring *u)
-{
-	struct io_uring_params p = {
-		.flags = IORING_SETUP_SQE128 | IORING_SETUP_SINGLE_ISSUER |
-			 IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_R_DISABLED,
-	};
-	int r = io_uring_queue_init_params(SQ_ENTRIES, u, &p);
-
-	if (r == 0)
-		io_uring_ring_dontfork(u);
-	return r;
-}
-
-/* liburing 2.3 declares io_uring_enable_rings() and does not export it. */
-static void enable(struct io_uring *u)
-{
-	syscall(__NR_io_uring_register, u->ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
 }
 
 static void prepare(struct worker *m, unsigned op, const struct iovec *iov, uint64_t commit)
@@ -616,27 +602,26 @@ static bool register_entry(struct worker *m, struct entry *e)
 	return true;
 }
 
-void ring_pin(unsigned cpu)
+/* Reports that the thread has started. False: it must not register its entry. */
+static bool await_open(struct cfs_ring *r, bool ok)
 {
-	cpu_set_t *set = CPU_ALLOC(cpu + 1);
-	size_t bytes = CPU_ALLOC_SIZE(cpu + 1);
-
-	if (!set)
-		return;
-	CPU_ZERO_S(bytes, set);
-	CPU_SET_S(cpu, bytes, set);
-	/* This fails for a CPU that is off or not ours. The scheduler then chooses one. */
-	sched_setaffinity(0, bytes, set);
-	CPU_FREE(set);
-}
-
-static void report_start(struct worker *m, bool ok)
-{
-	struct cfs_ring *r = m->ring;
+	bool open;
 
 	pthread_mutex_lock(&r->lock);
-	m->started = true;
 	r->n_starting--;
+	r->failed |= !ok;
+	pthread_cond_broadcast(&r->changed);
+	while (!r->open && !r->failed && !atomic_load(&r->ended))
+		pthread_cond_wait(&r->changed, &r->lock);
+	open = r->open;
+	pthread_mutex_unlock(&r->lock);
+	return open && ok;
+}
+
+static void report_registration(struct cfs_ring *r, bool ok)
+{
+	pthread_mutex_lock(&r->lock);
+	r->n_registered++;
 	r->failed |= !ok;
 	pthread_cond_broadcast(&r->changed);
 	pthread_mutex_unlock(&r->lock);
@@ -670,7 +655,7 @@ static void *run(void *arg)
 {
 	struct worker *m = arg;
 	struct entry *e = atomic_load(&m->entry);
-	bool ok = true, fresh = atomic_load(&e->state) == UNREGISTERED;
+	bool ok, fresh = atomic_load(&e->state) == UNREGISTERED;
 	sigset_t set;
 
 	sigemptyset(&set);
@@ -679,14 +664,14 @@ static void *run(void *arg)
 	self = m;
 	cfs_activity_on_wait(show_answer);
 	ring_pin(m->queue->number);
-	enable(&m->uring);
-	if (fresh) {
+	ok = await_open(m->ring, uring_enable(&m->uring) == 0);
+	if (ok && fresh) {
 		ok = register_entry(m, e);
-	} else {
+		report_registration(m->ring, ok);
+	} else if (ok) {
 		atomic_store(&e->state, ARMED);
 		prepare(m, RING_COMMIT_AND_FETCH, NULL, e->commit);
 	}
-	report_start(m, ok);
 	while (ok && receive(m, e)) {
 		e = take_answer(m);
 		if (!e)
@@ -721,7 +706,7 @@ static int start_worker(struct queue *q, struct entry *e)
 	struct cfs_ring *r = q->ring;
 	struct worker *m = calloc(1, sizeof(*m));
 	struct entry *own = e ? e : new_entry(q);
-	int ret = m && own ? open_uring(&m->uring) : -ENOMEM;
+	int ret = m && own ? uring_open(&m->uring) : -ENOMEM;
 
 	if (ret < 0)
 		goto out;
@@ -756,45 +741,11 @@ out:
 
 /* ---- the life of a ring ---- */
 
-unsigned ring_queues(void)
-{
-	long n = sysconf(_SC_NPROCESSORS_CONF);
-
-	return n > 0 ? (unsigned)n : 1;
-}
-
-bool ring_is_built(void)
-{
-	return true;
-}
-
-static int check(char why[200])
-{
-	struct io_uring u;
-	int r;
-
-	if (access(CFS_RING_PARAMETER, F_OK) < 0) {
-		snprintf(why, 200, "this kernel has no FUSE over io_uring (from Linux 6.14)");
-		return -EOPNOTSUPP;
-	}
-	if (!ring_is_switched_on()) {
-		snprintf(why, 200, "it is switched off in the kernel (%s)", CFS_RING_PARAMETER);
-		return -EOPNOTSUPP;
-	}
-	r = open_uring(&u);
-	if (r < 0) {
-		snprintf(why, 200, "no io_uring can be had: %s", strerror(-r));
-		return r;
-	}
-	io_uring_queue_exit(&u);
-	return 0;
-}
-
 int ring_create(const struct cfs_ring_conf *conf, struct cfs_ring **ret, char why[200])
 {
 	struct cfs_ring *r;
 	unsigned i;
-	int ret_check = check(why);
+	int ret_check = uring_check(why);
 
 	if (ret_check < 0)
 		return ret_check;
@@ -810,7 +761,8 @@ int ring_create(const struct cfs_ring_conf *conf, struct cfs_ring **ret, char wh
 	pthread_mutex_init(&r->lock, NULL);
 	cfs_cond_init(&r->changed);
 	cfs_cond_init(&r->poke);
-	if (!r->queues || !r->workers) {
+	r->has_spare = uring_open(&r->spare) == 0;
+	if (!r->queues || !r->workers || !r->has_spare) {
 		ring_destroy(r);
 		goto no_memory;
 	}
@@ -825,46 +777,76 @@ no_memory:
 	return -ENOMEM;
 }
 
-/* The kernel holds requests back until every queue has an entry, or it refuses a registration. */
+static void close_spare(struct cfs_ring *r)
+{
+	if (r->has_spare)
+		io_uring_queue_exit(&r->spare);
+	r->has_spare = false;
+}
+
+/*
+ * The kernel holds requests back until every queue has an entry, or it refuses a registration. An
+ * io_uring was kept for this, as another one may be what cannot be had.
+ */
 static void refuse(struct cfs_ring *r)
 {
 	struct worker m = {.ring = r, .queue = &(struct queue){.number = UINT16_MAX}};
-	int n = open_uring(&m.uring);
+	int n;
 
+	m.uring = r->spare;
+	n = uring_enable(&m.uring);
 	if (n == 0) {
-		enable(&m.uring);
 		prepare(&m, RING_REGISTER, NULL, 0);
 		n = io_uring_submit(&m.uring);
-		io_uring_queue_exit(&m.uring);
 	}
-	if (n < 0)
+	if (n < 0) {
 		cfs_err("the kernel cannot be told to use the device: error=%s", cfs_errname(n));
+		r->conf.ended(r->conf.arg, n);
+	}
+}
+
+/* Called with ring.lock held. Waits until *n is `until`. */
+static int await_workers(struct cfs_ring *r, const unsigned *n, unsigned until, unsigned ms)
+{
+	cfs_deadline_t deadline = cfs_deadline_in(ms);
+	int ret = 0;
+
+	while (*n != until && !r->failed && ret == 0)
+		ret = cfs_cond_wait(&r->changed, &r->lock, deadline);
+	return r->failed ? -EIO : ret;
 }
 
 int ring_start(struct cfs_ring *r, size_t payload)
 {
-	cfs_deadline_t deadline = cfs_deadline_in(START_MS);
-	unsigned i;
+	unsigned i, n = r->n_queues * r->conf.depth;
+	bool open = false;
 	int ret = 0;
 
 	r->payload = payload;
-	for (i = 0; i < r->n_queues * r->conf.depth && ret == 0; i++)
+	for (i = 0; i < n && ret == 0; i++)
 		ret = start_worker(&r->queues[i % r->n_queues], NULL);
 	pthread_mutex_lock(&r->lock);
-	while (r->n_starting && ret == 0)
-		ret = cfs_cond_wait(&r->changed, &r->lock, deadline);
-	if (ret == 0 && r->failed)
-		ret = -EIO;
+	if (ret == 0)
+		ret = await_workers(r, &r->n_starting, 0, START_MS);
+	if (ret == 0) {
+		open = r->open = true;
+		pthread_cond_broadcast(&r->changed);
+		ret = await_workers(r, &r->n_registered, n, REGISTER_MS);
+	}
 	pthread_mutex_unlock(&r->lock);
 	atomic_store(&r->serving, ret == 0);
 	if (ret == 0) {
 		ret = cfs_thread_start("fuse-watch", watch, r, &r->watcher);
 		r->watching = ret == 0;
 	}
-	if (ret < 0) {
-		refuse(r);
+	if (ret < 0)
 		ring_stop(r);
-	}
+	/* After a registration the kernel may not use the device any more. */
+	if (ret < 0 && open)
+		r->conf.ended(r->conf.arg, ret);
+	else if (ret < 0)
+		refuse(r);
+	close_spare(r);
 	return ret;
 }
 
@@ -907,6 +889,7 @@ void ring_stop(struct cfs_ring *r)
 	pthread_mutex_lock(&r->lock);
 	atomic_store(&r->ended, true);
 	pthread_cond_signal(&r->poke);
+	pthread_cond_broadcast(&r->changed);
 	pthread_mutex_unlock(&r->lock);
 	if (r->watching)
 		pthread_join(r->watcher, NULL);
@@ -934,6 +917,7 @@ void ring_destroy(struct cfs_ring *r)
 		r->entries = e->next;
 		free_entry(r, e);
 	}
+	close_spare(r);
 	pthread_mutex_destroy(&r->lock);
 	pthread_cond_destroy(&r->changed);
 	pthread_cond_destroy(&r->poke);

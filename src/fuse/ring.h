@@ -29,6 +29,7 @@
 
 /* A switch of the kernel for connections that are made while it is on. */
 #define CFS_RING_PARAMETER "/sys/module/fuse/parameters/enable_uring"
+#define RING_POSSIBLE	   "/sys/devices/system/cpu/possible"
 
 struct cfs_ring;
 
@@ -58,7 +59,11 @@ void ring_pin(unsigned cpu);
 bool ring_is_built(void);
 /* Whether the kernel offers rings to new mounts (ring-message.c). */
 bool ring_is_switched_on(void);
-/* Queues of a ring on this machine. */
+/*
+ * Queues of a ring on this machine, one per possible CPU (ring-message.c). 0: not known. With fewer
+ * than the kernel has, it would hold back all requests for ever; not every libc counts the CPUs
+ * that can be added.
+ */
 unsigned ring_queues(void);
 /*
  * Checks that this process can have a ring, and prepares it, before the kernel is told to use it.
@@ -70,7 +75,7 @@ struct cfs_channel *ring_channel(struct cfs_ring *r);
 /*
  * Starts the threads, once the kernel has the answer to FUSE_INIT; until then it holds requests
  * back. payload: bytes of the largest request or answer. After a failure the kernel uses the
- * device.
+ * device, or the mount ends (conf.ended).
  */
 int ring_start(struct cfs_ring *r, size_t payload);
 /* The id of the unanswered request with that number. None of the ring: an id of the device. */

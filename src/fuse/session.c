@@ -262,7 +262,7 @@ static int make_ring(struct cfs_fuse *f, char why[200])
 	const struct cfs_ring_conf conf = {
 		.device = &f->device.channel,
 		.fd = f->device.fd,
-		.depth = 2 * f->conf.max_threads / queues,
+		.depth = queues ? 2 * f->conf.max_threads / queues : 0,
 		.orphans = f->conf.max_threads,
 		.serve = loop_serve_ring,
 		.ended = ring_ended,
@@ -276,7 +276,7 @@ static int make_ring(struct cfs_fuse *f, char why[200])
 		snprintf(why, 200, "a mount with a supervisor has none (supervise=false)");
 		return -EOPNOTSUPP;
 	}
-	if (conf.depth < 2) {
+	if (queues && conf.depth < 2) {
 		snprintf(why, 200, "%u possible CPUs need max-threads=%u", queues, queues);
 		return -EOPNOTSUPP;
 	}

@@ -579,10 +579,11 @@ static void on_wake(int signo)
 static bool make_ring(struct fuse_session *se, struct cfs_device *device, unsigned threads)
 {
 	const struct sigaction wake = {.sa_handler = on_wake};
+	unsigned queues = ring_queues();
 	const struct cfs_ring_conf conf = {
 		.device = &device->channel,
 		.fd = device->fd,
-		.depth = 2 * threads / ring_queues(),
+		.depth = queues ? 2 * threads / queues : 0,
 		.orphans = threads,
 		.serve = serve_ring,
 		.ended = ring_ended,

@@ -35,3 +35,15 @@ def test_mount_that_insists_fails(ws, volume, switch, opts, reason):
     wait_until(lambda: not mnt.mounted(), 10, "the end of the mount")
     mnt.ended = True
     assert "io_uring=on: " in mnt.log() and reason in mnt.log()
+
+
+def test_ring_for_which_something_lacks(volume):
+    """Each thread of a ring has a descriptor. Once the kernel uses the ring, which begins with the first few threads,
+    it does not go back to the device: it must not begin before all threads have what they need."""
+    need_ring()
+    with switched("Y"):
+        mnt = volume.mount("supervise=false", limit="--nofile=64:64")
+    assert mnt.stat("fuse_io_uring") == 0
+    assert "as the ring cannot be started: mount=%s error=EMFILE" % mnt in mnt.log()
+    write(mnt / "f", b"device")
+    assert read(mnt / "f") == b"device"

@@ -96,9 +96,25 @@ static void answer_is_whole_or_refused(void **state)
 	assert_int_equal(h->payload_bytes, 0);
 }
 
+/* With too few queues the kernel holds back every request of a mount. */
+static void cpus_are_counted(void **state)
+{
+	assert_int_equal(ring_count_cpus("0\n"), 1);
+	assert_int_equal(ring_count_cpus("0-1\n"), 2);
+	assert_int_equal(ring_count_cpus("0-3,8-11,16"), 9);
+	assert_int_equal(ring_count_cpus(""), 0);
+	assert_int_equal(ring_count_cpus("\n"), 0);
+	assert_int_equal(ring_count_cpus("0-"), 0);
+	assert_int_equal(ring_count_cpus("0-1,"), 0);
+	assert_int_equal(ring_count_cpus("3-1"), 0);
+	assert_int_equal(ring_count_cpus("0-99999"), 0);
+	assert_int_equal(ring_count_cpus("0-1x"), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(cpus_are_counted),
 		cmocka_unit_test(parts_are_joined),
 		cmocka_unit_test(contradictions_are_refused),
 		cmocka_unit_test(answer_is_whole_or_refused),

@@ -235,19 +235,18 @@ def waits_in_memory(ws, mnt):
         return tar.extractfile("cachefs-debug/requests.txt").read().decode()
 
 
-@pytest.mark.deadline(120)
+@pytest.mark.deadline(300)
 @pytest.mark.module("redis")
 def test_heartbeat_that_the_end_waits_for(ws):
     server = servers.started(ws, servers.Redis())
     vol = Volume(ws, url=server.database().url)
     vol.check_options = None
-    mnt = vol.mount("heartbeat=1,meta-timeout=20s")
+    mnt = vol.mount("heartbeat=1,io-timeout=3s,meta-timeout=100s")
     mnt.allow(".")
     server.process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: 'waits_for="metadata heartbeat' in waits_in_memory(ws, mnt), 30, "a heartbeat")
+    wait_until(lambda: 'waits_for="metadata heartbeat' in waits_in_memory(ws, mnt), 60, "a heartbeat")
     assert ctypes.CDLL(None).umount2(bytes(mnt.path), 0) == 0
-    told = wait_until(lambda: re.findall(r'unmounting waits, .* waits_for="(.*)"', mnt.log()), 15, "a line about it")
-    assert re.match(r"metadata heartbeat \(\d+", told[0]), told
+    wait_until(lambda: re.search(r'unmounting waits, .* waits_for="metadata heartbeat \(', mnt.log()), 30, "a line about it")
     server.process.send_signal(signal.SIGCONT)
     mnt.wait_end(60)
 

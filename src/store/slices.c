@@ -12,7 +12,7 @@
 struct range {
 	uint64_t first, end;
 	size_t prefix; /* length */
-	bool sorted;   /* the ids below the prefix have equally many digits */
+	uint64_t ten;  /* ids with equally many digits, which are listed in order, are below */
 };
 
 enum { STOP_FOUND = 1, STOP_NONE };
@@ -25,10 +25,19 @@ static int note_key(void *arg, const struct cfs_object_info *info)
 
 	if (*end != '_' || id < r->first)
 		return 0;
-	return id < r->end ? STOP_FOUND : r->sorted ? STOP_NONE : 0;
+	return id < r->end ? STOP_FOUND : id < r->ten ? STOP_NONE : 0;
 }
 
-/* Lists the ids from `id` on in the directory that its blocks are in. */
+static uint64_t next_ten(uint64_t id)
+{
+	uint64_t ten = 10;
+
+	while (ten <= id)
+		ten *= 10;
+	return ten;
+}
+
+/* Lists the ids from `id` on that have as many digits, in the directory that its blocks are in. */
 static int list_from(struct cfs_store *s, uint64_t id, struct range *r, cfs_deadline_t deadline)
 {
 	/* No block is empty: this key is before those of the slice. */
@@ -41,24 +50,24 @@ static int list_from(struct cfs_store *s, uint64_t id, struct range *r, cfs_dead
 	memcpy(prefix, after, sizeof(prefix));
 	strrchr(prefix, '/')[1] = '\0';
 	r->prefix = strlen(prefix);
-	r->sorted = id >= (s->hash_prefix ? 1000000 : 1000);
-	rc = s->object->ops->list(s->object, prefix, r->sorted ? after : "", note_key, r, deadline);
+	r->ten = next_ten(id);
+	rc = s->object->ops->list(s->object, prefix, after, note_key, r, deadline);
 	return rc == STOP_NONE || rc == -ENOENT ? 0 : rc;
 }
 
 int cfs_store_slices_used(struct cfs_store *s, uint64_t first, uint64_t n, cfs_deadline_t deadline)
 {
 	struct range r = {.first = first, .end = first + n};
-	uint64_t id = first;
+	uint64_t per_dir = s->hash_prefix ? 1000000 : 1000, from = first, id;
 	int rc = 0;
 
 	cfs_object_quiet(true);
-	if (s->hash_prefix)
-		for (; rc == 0 && id < first + CFS_MIN(n, (uint64_t)CLASSES); id++)
+	while (rc == 0 && from < r.end) {
+		for (id = from; rc == 0 && id < r.end && id < from + (s->hash_prefix ? CLASSES : 1);
+		     id++)
 			rc = list_from(s, id, &r, deadline);
-	else
-		for (; rc == 0 && id < r.end; id = (id / 1000 + 1) * 1000)
-			rc = list_from(s, id, &r, deadline);
+		from = CFS_MIN((from / per_dir + 1) * per_dir, next_ten(from));
+	}
 	cfs_object_quiet(false);
 	return rc;
 }

@@ -14,6 +14,7 @@
  * Cases that run COUNT times or MIB long:
  *	prepare			makes COUNT files f000000...
  *	create unlink		COUNT files in all
+ *	createsmall		COUNT files of 4 KiB in all
  *	write			1 MiB writes of the file `data` and fsync
  *	read			1 MiB reads of it, page cache dropped before
  *	warm			as read; the name tells that it is the first, which fills caches
@@ -209,17 +210,28 @@ static bool own_name(struct worker *w, char name[32])
 	return true;
 }
 
-static unsigned do_create(struct worker *w)
+static unsigned create(struct worker *w, size_t bytes)
 {
+	static const char zeros[SMALL];
 	char name[32];
 	int fd;
 
 	if (!own_name(w, name))
 		return 0;
 	fd = openat(conf.dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-	if (fd < 0 || close(fd))
+	if (fd < 0 || (bytes && write(fd, zeros, bytes) != (ssize_t)bytes) || close(fd))
 		fail(name);
 	return 1;
+}
+
+static unsigned do_create(struct worker *w)
+{
+	return create(w, 0);
+}
+
+static unsigned do_createsmall(struct worker *w)
+{
+	return create(w, SMALL);
 }
 
 static unsigned do_unlink(struct worker *w)
@@ -392,6 +404,7 @@ static const struct load_case {
 	{.name = "openclose", .step = do_openclose, .timed = true},
 	{.name = "list", .step = do_list, .timed = true},
 	{.name = "create", .step = do_create},
+	{.name = "createsmall", .step = do_createsmall},
 	{.name = "unlink", .step = do_unlink},
 	{.name = "prepare", .step = do_prepare},
 	{.name = "randread", .step = do_randread, .timed = true, .data = true},

@@ -407,6 +407,7 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 	struct rds_pipe *p = my_pipe(r);
 	unsigned attempt = 0, trips = 0;
 	bool text = false, sent;
+	char answer[160] = ""; /* to the last try */
 	int rc;
 
 	if (q->failed)
@@ -429,6 +430,7 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 		}
 		if (v == GIVE_UP)
 			break;
+		snprintf(answer, sizeof(answer), "%s", e ? e->str : "");
 		for (size_t i = 0; i < q->n; i++)
 			if (q->reply[i])
 				freeReplyObject(q->reply[i]);
@@ -437,8 +439,14 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 		rc = -ETIMEDOUT;
 		if (v == AGAIN &&
 		    !cfs_backoff(attempt++, r->target.min_backoff_ms,
-				 CFS_MIN(r->target.max_backoff_ms, 1000), ctx->deadline))
+				 CFS_MIN(r->target.max_backoff_ms, 1000), ctx->deadline)) {
+			if (answer[0])
+				cfs_warn("metadata server refused a request until its deadline: "
+					 "url=%s script=%s answer=%s",
+					 r->target.where, q->script ? q->script->name : "-",
+					 answer);
 			break;
+		}
 	}
 	/*
 	 * The request may be executed yet, by the server or as it is sent again: no later one may use

@@ -859,6 +859,22 @@ def test_full_memory_is_no_space(ws):
     checked(ws, v.url)
 
 
+def test_too_few_replicas(ws):
+    """Changes wait for them until their deadline; the log says for what."""
+    s = server(ws)
+    mnt = ws.volume(url=s.url("0")).mount("io-timeout=2")
+    mnt.allow("does not answer")
+    c = s.connect("0")
+    c.config_set("min-replicas-to-write", 1)
+    with pytest.raises(OSError) as e:
+        os.mkdir(mnt / "d")
+    assert e.value.errno == 5
+    assert "NOREPLICAS" in mnt.log()
+    c.config_set("min-replicas-to-write", 0)
+    os.mkdir(mnt / "d")
+    mnt.umount()
+
+
 def tls_server(ws, *options):
     """It, its port for TLS, and its certificate."""
     cert, key = servers.certificate(ws.dir, "cert")

@@ -109,7 +109,7 @@ static int by_ino(const void *a, const void *b)
 {
 	const struct cfs_dir_time *x = a, *y = b;
 
-	return (x->dir > y->dir) - (x->dir < y->dir);
+	return CFS_COMPARE(x->dir, y->dir);
 }
 
 /* *ret: malloc'ed. */

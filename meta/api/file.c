@@ -73,13 +73,10 @@ int cfs_meta_read_heads(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cf
 
 int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *ret_id)
 {
-	struct cfs_call c;
 	int rc = cfs_core_check_writable(m);
 
-	cfs_call_begin(&c, m, CFS_META_OP_counter, ctx);
-	if (!rc)
-		rc = cfs_ids_next(m, &m->slice_ids, c.ctx, ret_id);
-	return (int)cfs_call_end(&c, rc);
+	return (int)CFS_CALL(c, m, CFS_META_OP_counter, ctx,
+			     rc ? rc : cfs_ids_next(m, &m->slice_ids, c.ctx, ret_id));
 }
 
 /* 1: the earlier attempt was carried out; 0: it was not. */

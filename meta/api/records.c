@@ -16,25 +16,20 @@ static bool is_key(const char *key)
 int cfs_meta_put_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,
 			const void *value, size_t len, bool fresh)
 {
-	struct cfs_call c;
-
 	if (!is_key(key) || len > CFS_RECORD_MAX)
 		return -EINVAL;
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c,
-				 m->eng->ops->put_record(m->eng, c.ctx, key, value, len, fresh));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
+			     m->eng->ops->put_record(m->eng, c.ctx, key, value, len, fresh));
 }
 
 int cfs_meta_swap_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,
 			 const void *old, size_t old_len, const void *value, size_t len)
 {
-	struct cfs_call c;
-
 	if (!is_key(key) || len > CFS_RECORD_MAX)
 		return -EINVAL;
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(
-		&c, m->eng->ops->swap_record(m->eng, c.ctx, key, old, old_len, value, len));
+	return (int)CFS_CALL(
+		c, m, CFS_META_OP_other, ctx,
+		m->eng->ops->swap_record(m->eng, c.ctx, key, old, old_len, value, len));
 }
 
 int cfs_meta_get_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,

@@ -70,7 +70,7 @@ static int compare_spans(const void *a, const void *b)
 {
 	const struct span *x = a, *y = b;
 
-	return (x->pos > y->pos) - (x->pos < y->pos);
+	return CFS_COMPARE(x->pos, y->pos);
 }
 
 /* The part of a record in [pos, end). False: it has none. */

@@ -24,9 +24,7 @@ enum { PARENT_SLOTS = 4096, LOAD_TRIES = 4 };
 
 static int order(const struct cfs_quota *a, const struct cfs_quota *b)
 {
-	if (a->kind != b->kind)
-		return a->kind < b->kind ? -1 : 1;
-	return (a->key > b->key) - (a->key < b->key);
+	return CFS_COMPARE(a->kind, b->kind) ?: CFS_COMPARE(a->key, b->key);
 }
 
 static int order_limits(const void *a, const void *b)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/bytes.h"
 #include "meta/redis/ops.h"
 
 /* 8 bytes per key: one key per locked file, and one per session. */
@@ -41,7 +42,7 @@ static int order(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
-	return x < y ? -1 : x > y;
+	return CFS_COMPARE(x, y);
 }
 
 /* SCAN may return a key twice, and a session may have several locks. */

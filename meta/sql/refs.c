@@ -50,7 +50,7 @@ static int compare(const void *a, const void *b)
 {
 	const struct sql_ref *x = a, *y = b;
 
-	return (x->id > y->id) - (x->id < y->id);
+	return CFS_COMPARE(x->id, y->id);
 }
 
 /* Merges entries of one slice, and sorts by id: all transactions lock rows in the same order. */

@@ -24,6 +24,8 @@ CFS_DEFINE_BE(16)
 CFS_DEFINE_BE(32)
 CFS_DEFINE_BE(64)
 
+/* For functions that sort: negative, 0 or positive. */
+#define CFS_COMPARE(a, b) (((a) > (b)) - ((a) < (b)))
 #define CFS_MIN(a, b)	  ((a) < (b) ? (a) : (b))
 #define CFS_MAX(a, b)	  ((a) > (b) ? (a) : (b))
 #define CFS_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))

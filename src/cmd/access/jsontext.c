@@ -20,3 +20,15 @@ json_t *json_text(const char *bytes)
 	}
 	return plain ? json_string(plain) : NULL;
 }
+
+json_int_t json_get_int(const json_t *j, const char *key)
+{
+	return json_integer_value(json_object_get(j, key));
+}
+
+const char *json_get_text(const json_t *j, const char *key)
+{
+	const char *s = json_string_value(json_object_get(j, key));
+
+	return s ? s : "";
+}

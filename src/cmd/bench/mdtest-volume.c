@@ -44,7 +44,7 @@ static int compare(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
-	return x < y ? -1 : x > y;
+	return CFS_COMPARE(x, y);
 }
 
 /* Only slices of this run may be forgotten: other slices have objects, which a mount removes. */

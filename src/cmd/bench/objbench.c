@@ -215,7 +215,7 @@ static int compare_us(const void *a, const void *b)
 {
 	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
 
-	return (x > y) - (x < y);
+	return CFS_COMPARE(x, y);
 }
 
 static double cpu_s(void)

@@ -54,18 +54,16 @@ static int compare_objects(const void *a, const void *b)
 {
 	const struct block_object *x = a, *y = b;
 
-	if (x->id != y->id)
-		return x->id < y->id ? -1 : 1;
-	if (x->indx != y->indx)
-		return x->indx < y->indx ? -1 : 1;
-	return (x->len > y->len) - (x->len < y->len);
+	return CFS_COMPARE(x->id, y->id)
+		?: CFS_COMPARE(x->indx, y->indx)
+		?: CFS_COMPARE(x->len, y->len);
 }
 
 int slice_use_compare(const void *a, const void *b)
 {
 	const struct slice_use *x = a, *y = b;
 
-	return (x->id > y->id) - (x->id < y->id);
+	return CFS_COMPARE(x->id, y->id);
 }
 
 int blocks_list(struct admin *a, struct progress *p, struct sorter **ret_sorted,

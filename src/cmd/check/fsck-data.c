@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "base/bytes.h"
 #include "cmd/access/cmd.h"
 #include "cmd/check/blocks.h"
 #include "cmd/check/fsck.h"
@@ -134,9 +135,7 @@ static int compare_bad(const void *a, const void *b)
 {
 	const struct bad_record *x = a, *y = b;
 
-	if (x->ino != y->ino)
-		return x->ino < y->ino ? -1 : 1;
-	return (x->indx > y->indx) - (x->indx < y->indx);
+	return CFS_COMPARE(x->ino, y->ino) ?: CFS_COMPARE(x->indx, y->indx);
 }
 
 static int report_bad(struct data *d, struct sorter *bad)
@@ -292,7 +291,7 @@ static int compare_id(const void *id, const void *suspect)
 {
 	uint64_t a = *(const uint64_t *)id, b = ((const struct suspect *)suspect)->id;
 
-	return (a > b) - (a < b);
+	return CFS_COMPARE(a, b);
 }
 
 /* Suspects are in the order of their ids. */

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/bytes.h"
 #include "cmd/access/cmd.h"
 #include "cmd/check/fsck.h"
 #include "cmd/sets/sorter.h"
@@ -45,23 +46,21 @@ static int compare_inodes(const void *a, const void *b)
 {
 	const struct by_inode *x = a, *y = b;
 
-	if (x->ino != y->ino)
-		return x->ino < y->ino ? -1 : 1;
-	return (x->kind > y->kind) - (x->kind < y->kind);
+	return CFS_COMPARE(x->ino, y->ino) ?: CFS_COMPARE(x->kind, y->kind);
 }
 
 static int compare_dirs(const void *a, const void *b)
 {
 	const struct by_dir *x = a, *y = b;
 
-	return (x->dir > y->dir) - (x->dir < y->dir);
+	return CFS_COMPARE(x->dir, y->dir);
 }
 
 static int compare_suspects(const void *a, const void *b)
 {
 	const cfs_ino_t *x = a, *y = b;
 
-	return (*x > *y) - (*x < *y);
+	return CFS_COMPARE(*x, *y);
 }
 
 /* ---- reading ---- */

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/bytes.h"
 #include "cmd/access/cmd.h"
 #include "cmd/check/fsck.h"
 #include "cmd/usage/quota-usage.h"
@@ -99,7 +100,7 @@ static int compare(const void *a, const void *b)
 {
 	const cfs_ino_t *x = a, *y = b;
 
-	return (*x > *y) - (*x < *y);
+	return CFS_COMPARE(*x, *y);
 }
 
 /* Several rounds may have noted the same directory. */

@@ -79,9 +79,7 @@ static int compare_lists(const void *a, const void *b)
 {
 	const struct long_list *x = a, *y = b;
 
-	if (x->ino != y->ino)
-		return x->ino < y->ino ? -1 : 1;
-	return (x->indx > y->indx) - (x->indx < y->indx);
+	return CFS_COMPARE(x->ino, y->ino) ?: CFS_COMPARE(x->indx, y->indx);
 }
 
 static int note_long_list(void *arg, const struct cfs_row *row)

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/bytes.h"
+
 /* The slices that a chunk names, sorted. */
 struct named {
 	cfs_ino_t ino;
@@ -16,20 +18,17 @@ static int compare_rechecks(const void *a, const void *b)
 {
 	const struct recheck *x = a, *y = b;
 
-	if (x->ino != y->ino)
-		return x->ino < y->ino ? -1 : 1;
-	if (x->indx != y->indx)
-		return x->indx < y->indx ? -1 : 1;
-	if (x->slice != y->slice)
-		return x->slice < y->slice ? -1 : 1;
-	return (x->block > y->block) - (x->block < y->block);
+	return CFS_COMPARE(x->ino, y->ino)
+		?: CFS_COMPARE(x->indx, y->indx)
+		?: CFS_COMPARE(x->slice, y->slice)
+		?: CFS_COMPARE(x->block, y->block);
 }
 
 static int compare_ids(const void *a, const void *b)
 {
 	const uint64_t *x = a, *y = b;
 
-	return (*x > *y) - (*x < *y);
+	return CFS_COMPARE(*x, *y);
 }
 
 int rechecks_create(struct sorter **ret)

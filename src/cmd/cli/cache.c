@@ -5,6 +5,7 @@
 
 #include "cmd/access/cmd.h"
 #include "cmd/access/inside.h"
+#include "cmd/access/jsontext.h"
 
 struct cache_opts {
 	bool json;
@@ -16,13 +17,6 @@ static const struct cfs_opt cache_table[] = {
 	{0},
 };
 
-static const char *text(json_t *j, const char *key)
-{
-	const char *s = json_string_value(json_object_get(j, key));
-
-	return s ? s : "";
-}
-
 static void print_owner(json_t *owner, json_t *members)
 {
 	json_t *m, *cached = json_object_get(owner, "cached");
@@ -30,12 +24,14 @@ static void print_owner(json_t *owner, json_t *members)
 	size_t i;
 
 	json_array_foreach (members, i, m) {
-		if (strcmp(text(m, "id"), text(owner, "id")) != 0)
+		if (strcmp(json_get_text(m, "id"), json_get_text(owner, "id")) != 0)
 			continue;
-		address = *text(m, "address") ? text(m, "address") : "-";
-		transport = strcmp(text(m, "state"), "self") ? text(m, "transport") : "self";
+		address = *json_get_text(m, "address") ? json_get_text(m, "address") : "-";
+		transport = strcmp(json_get_text(m, "state"), "self")
+				    ? json_get_text(m, "transport")
+				    : "self";
 	}
-	cmd_line("  %s %s %s %s", text(owner, "id"), address, transport,
+	cmd_line("  %s %s %s %s", json_get_text(owner, "id"), address, transport,
 		 json_is_string(cached) ? json_string_value(cached)
 		 : json_is_true(cached) ? "cached"
 					: "not cached");
@@ -47,7 +43,7 @@ static void print_blocks(json_t *reply)
 	size_t i, k;
 
 	json_array_foreach (json_object_get(reply, "blocks"), i, block) {
-		cmd_line("%s%s%s", text(block, "key"),
+		cmd_line("%s%s%s", json_get_text(block, "key"),
 			 json_is_true(json_object_get(block, "memory")) ? "  in memory here" : "",
 			 json_is_true(json_object_get(block, "disk")) ? "  on disk here" : "");
 		json_array_foreach (json_object_get(block, "owners"), k, owner)
@@ -64,9 +60,8 @@ static int map(const char *path, bool json)
 	bool more = true;
 	int r = inside_find(path, &in);
 
-	if (r == CMD_OK && in.is_dir) {
+	if (r == CMD_OK && in.is_dir)
 		r = cmd_usage("%s: %s; only files have blocks", path, strerror(EISDIR));
-	}
 	while (r == CMD_OK && more) {
 		reply = control_run(in.point,
 				    json_pack("{s:s, s:I, s:I}", "op", "cache-map", "inode",
@@ -74,7 +69,7 @@ static int map(const char *path, bool json)
 				    &progress);
 		r = inside_result(path, &in, reply);
 		if (r == CMD_OK) {
-			chunk = json_integer_value(json_object_get(reply, "next"));
+			chunk = json_get_int(reply, "next");
 			more = json_is_true(json_object_get(reply, "more"));
 			json_decref(members);
 			members = json_incref(json_object_get(reply, "members"));

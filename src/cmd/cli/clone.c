@@ -20,8 +20,10 @@ static const struct cfs_opt clone_table[] = {
 	{0},
 };
 
-static int clone_path(const char *src, const char *dst, const struct clone_opts *o)
+static int clone_run(void *options, const char **args)
 {
+	const char *src = args[0], *dst = args[1];
+	const struct clone_opts *o = options;
 	cfs_auto_free char *hex = NULL;
 	struct inside from, to;
 	struct progress p;
@@ -52,11 +54,6 @@ static int clone_path(const char *src, const char *dst, const struct clone_opts 
 		       json_integer_value(json_object_get(reply, "copied")));
 	json_decref(reply);
 	return r;
-}
-
-static int clone_run(void *options, const char **args)
-{
-	return clone_path(args[0], args[1], options);
 }
 
 const struct cmd cmd_clone = {

@@ -5,6 +5,7 @@
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/inside.h"
+#include "cmd/access/jsontext.h"
 
 #define PATHS_MAX 256
 
@@ -17,11 +18,6 @@ static const struct cfs_opt compact_table[] = {
 	OPT_JSON(json),
 	{0},
 };
-
-static json_int_t get(json_t *j, const char *key)
-{
-	return json_integer_value(json_object_get(j, key));
-}
 
 static int compact_path(const char *path, bool json)
 {
@@ -42,13 +38,13 @@ static int compact_path(const char *path, bool json)
 		admin_print_json(json_incref(reply));
 	} else if (r == CMD_OK) {
 		cmd_line("%s: %lld files, %lld chunks, %lld slices before, %lld after", path,
-			 get(reply, "files"), get(reply, "chunks"), get(reply, "records_before"),
-			 get(reply, "records_after"));
+			 json_get_int(reply, "files"), json_get_int(reply, "chunks"),
+			 json_get_int(reply, "records_before"),
+			 json_get_int(reply, "records_after"));
 	}
-	if (r == CMD_OK && get(reply, "failed")) {
+	if (r == CMD_OK && json_get_int(reply, "failed"))
 		r = cmd_error("%s: %lld chunks could not be compacted, see the log of the mount",
-			      path, get(reply, "failed"));
-	}
+			      path, json_get_int(reply, "failed"));
 	json_decref(reply);
 	return r;
 }

@@ -7,6 +7,7 @@
 
 #include "cmd/access/cmd.h"
 #include "cmd/access/control.h"
+#include "cmd/access/jsontext.h"
 
 struct info_opts {
 	bool json;
@@ -26,19 +27,14 @@ static const char *type_name(json_int_t type)
 	return names[type >= 1 && type <= 7 ? type : 0];
 }
 
-static json_int_t get_int(json_t *j, const char *key)
-{
-	return json_integer_value(json_object_get(j, key));
-}
-
 static void print_slice(json_t *slice)
 {
 	json_t *key;
 	size_t i;
 
-	printf("    at %-9lld slice %lld  size %lld  off %lld  len %lld\n", get_int(slice, "pos"),
-	       get_int(slice, "id"), get_int(slice, "size"), get_int(slice, "off"),
-	       get_int(slice, "len"));
+	printf("    at %-9lld slice %lld  size %lld  off %lld  len %lld\n",
+	       json_get_int(slice, "pos"), json_get_int(slice, "id"), json_get_int(slice, "size"),
+	       json_get_int(slice, "off"), json_get_int(slice, "len"));
 	json_array_foreach (json_object_get(slice, "objects"), i, key)
 		cmd_line("      %s", json_string_value(key));
 }
@@ -48,14 +44,15 @@ static void print_info(json_t *j)
 	json_t *path, *chunk, *slice;
 	size_t i, k;
 
-	printf("inode:  %lld\ntype:   %s\nlength: %lld\nlinks:  %lld\n", get_int(j, "inode"),
-	       type_name(get_int(j, "type")), get_int(j, "length"), get_int(j, "nlink"));
-	if (get_int(j, "tier"))
-		printf("tier:   %lld\n", get_int(j, "tier"));
+	printf("inode:  %lld\ntype:   %s\nlength: %lld\nlinks:  %lld\n", json_get_int(j, "inode"),
+	       type_name(json_get_int(j, "type")), json_get_int(j, "length"),
+	       json_get_int(j, "nlink"));
+	if (json_get_int(j, "tier"))
+		printf("tier:   %lld\n", json_get_int(j, "tier"));
 	json_array_foreach (json_object_get(j, "paths"), i, path)
 		cmd_line("path:   %s", json_string_value(path));
 	json_array_foreach (json_object_get(j, "chunks"), i, chunk) {
-		printf("  chunk %lld\n", get_int(chunk, "index"));
+		printf("  chunk %lld\n", json_get_int(chunk, "index"));
 		json_array_foreach (json_object_get(chunk, "slices"), k, slice)
 			print_slice(slice);
 	}

@@ -9,6 +9,7 @@
 
 #include "base/array.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/jsontext.h"
 #include "cmd/access/progress.h"
 
 /* Options that are not given keep the quota's values. */
@@ -140,9 +141,9 @@ static json_t *describe(struct quota_cmd *c, const struct cfs_quota *q)
 static void print_row(json_t *q)
 {
 	const char *path = json_string_value(json_object_get(q, "path"));
-	json_int_t max = json_integer_value(json_object_get(q, "max_bytes"));
-	json_int_t used = json_integer_value(json_object_get(q, "used_bytes"));
-	json_int_t max_inodes = json_integer_value(json_object_get(q, "max_inodes"));
+	json_int_t max = json_get_int(q, "max_bytes");
+	json_int_t used = json_get_int(q, "used_bytes");
+	json_int_t max_inodes = json_get_int(q, "max_inodes");
 	char limit[32] = "none", inodes[32] = "none", buf[32], who[64];
 
 	if (max)
@@ -150,10 +151,10 @@ static void print_row(json_t *q)
 	if (max_inodes)
 		snprintf(inodes, sizeof(inodes), "%lld", max_inodes);
 	snprintf(who, sizeof(who), "%s %lld", json_string_value(json_object_get(q, "kind")),
-		 json_integer_value(json_object_get(q, "key")));
+		 json_get_int(q, "key"));
 	cmd_line("%-28s space %10s of %-10s inodes %8lld of %s", path ? path : who,
 		 used < 0 ? "?" : progress_size((uint64_t)used, buf), limit,
-		 json_integer_value(json_object_get(q, "used_inodes")), inodes);
+		 json_get_int(q, "used_inodes"), inodes);
 }
 
 static void show(struct quota_cmd *c, json_t *list)

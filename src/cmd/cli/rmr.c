@@ -302,9 +302,8 @@ static int remove_path(struct rmr *r, const char *path)
 		rc = by_mount(r, path, &in);
 	} else {
 		e = by_system_calls(r, path, &in);
-		if (e < 0) {
+		if (e < 0)
 			rc = cmd_error("%s: %s", path, strerror(-e));
-		}
 	}
 	progress_end(&r->p);
 	return rc;

@@ -14,6 +14,7 @@
 #include "cmd/access/admin.h"
 #include "cmd/access/backup.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/jsontext.h"
 #include "cmd/access/progress.h"
 #include "cmd/access/replication.h"
 #include "cmd/access/volume.h"
@@ -124,17 +125,10 @@ static json_t *collect(struct cfs_meta *meta, const struct cfs_setting *setting)
 			 "backup", backup_of(setting), "replication", replication_of(meta));
 }
 
-static const char *text(json_t *j, const char *key)
-{
-	const char *s = json_string_value(json_object_get(j, key));
-
-	return s ? s : "";
-}
-
 /* "3d 4h", "5m 6s" */
 static const char *age(json_t *session, char buf[32])
 {
-	int64_t s = json_integer_value(json_object_get(session, "age_s"));
+	int64_t s = json_get_int(session, "age_s");
 
 	if (s >= 86400)
 		snprintf(buf, 32, "%" PRId64 "d %" PRId64 "h", s / 86400, s % 86400 / 3600);
@@ -159,16 +153,15 @@ static void print_session(json_t *session)
 
 		snprintf(when + n, sizeof(when) - n, ", %s ago", age(session, ago));
 	}
-	cmd_line("  %-4lld %s:%s  pid %lld  version %s%s%s",
-		 json_integer_value(json_object_get(session, "sid")), text(info, "HostName"),
-		 text(info, "MountPoint"), json_integer_value(json_object_get(info, "ProcessID")),
-		 text(info, "Version"), when,
+	cmd_line("  %-4lld %s:%s  pid %lld  version %s%s%s", json_get_int(session, "sid"),
+		 json_get_text(info, "HostName"), json_get_text(info, "MountPoint"),
+		 json_get_int(info, "ProcessID"), json_get_text(info, "Version"), when,
 		 json_is_true(json_object_get(session, "stale")) ? "  (stale)" : "");
 }
 
 static void print_backup(json_t *backup)
 {
-	const char *error = text(backup, "error");
+	const char *error = json_get_text(backup, "error");
 	char ago[32];
 
 	if (json_is_null(backup))
@@ -176,17 +169,18 @@ static void print_backup(json_t *backup)
 	else if (*error)
 		cmd_line("backup:      unknown: %s", error);
 	else
-		cmd_line("backup:      %s ago: %s", age(backup, ago), text(backup, "name"));
+		cmd_line("backup:      %s ago: %s", age(backup, ago),
+			 json_get_text(backup, "name"));
 }
 
 static void print_replication(json_t *how)
 {
-	const char *error = text(how, "error");
+	const char *error = json_get_text(how, "error");
 
 	if (*error)
 		cmd_line("replication: unknown: %s", error);
 	else
-		cmd_line("replication: %s", json_is_null(how) ? "off" : text(how, "mode"));
+		cmd_line("replication: %s", json_is_null(how) ? "off" : json_get_text(how, "mode"));
 }
 
 static void print_limits(json_t *setting)
@@ -205,29 +199,32 @@ static void print_status(json_t *j, const char *url)
 	json_t *s = json_object_get(j, "setting"), *u = json_object_get(j, "usage"), *session,
 	       *tier;
 	const char *id;
-	json_int_t used = json_integer_value(json_object_get(u, "used_bytes"));
+	json_int_t used = json_get_int(u, "used_bytes");
 	char masked[256], buf[32];
-	json_int_t days = json_integer_value(json_object_get(s, "TrashDays"));
+	json_int_t days = json_get_int(s, "TrashDays");
 	size_t i;
 
 	cfs_url_mask(url, masked, sizeof(masked));
-	cmd_line("volume:      %s (%s)", text(s, "Name"), text(s, "UUID"));
+	cmd_line("volume:      %s (%s)", json_get_text(s, "Name"), json_get_text(s, "UUID"));
 	cmd_line("metadata:    %s", masked);
-	cmd_line("storage:     %s %s", text(s, "Storage"), text(s, "Bucket"));
+	cmd_line("storage:     %s %s", json_get_text(s, "Storage"), json_get_text(s, "Bucket"));
 	json_object_foreach (json_object_get(s, "Tiers"), id, tier) {
-		if (*text(tier, "StorageClass") || *text(tier, "Tag"))
-			cmd_line("tier %s:      %s%s%s", id, text(tier, "StorageClass"),
-				 *text(tier, "Tag") ? " tag " : "", text(tier, "Tag"));
+		if (*json_get_text(tier, "StorageClass") || *json_get_text(tier, "Tag"))
+			cmd_line("tier %s:      %s%s%s", id, json_get_text(tier, "StorageClass"),
+				 *json_get_text(tier, "Tag") ? " tag " : "",
+				 json_get_text(tier, "Tag"));
 	}
-	printf("block size:  %lld KiB\n", json_integer_value(json_object_get(s, "BlockSize")));
-	cmd_line("compression: %s", *text(s, "Compression") ? text(s, "Compression") : "none");
-	cmd_line("encryption:  %s", *text(s, "EncryptKey") ? text(s, "EncryptAlgo") : "none");
+	printf("block size:  %lld KiB\n", json_get_int(s, "BlockSize"));
+	cmd_line("compression: %s",
+		 *json_get_text(s, "Compression") ? json_get_text(s, "Compression") : "none");
+	cmd_line("encryption:  %s",
+		 *json_get_text(s, "EncryptKey") ? json_get_text(s, "EncryptAlgo") : "none");
 	if (days)
 		cmd_line("trash:       %lld day%s", days, days == 1 ? "" : "s");
 	else
 		printf("trash:       none\n");
 	cmd_line("used:        %s in %lld inodes", progress_size((uint64_t)used, buf),
-		 json_integer_value(json_object_get(u, "used_inodes")));
+		 json_get_int(u, "used_inodes"));
 	print_limits(s);
 	print_backup(json_object_get(j, "backup"));
 	print_replication(json_object_get(j, "replication"));
@@ -248,16 +245,19 @@ static void print_groups(json_t *groups)
 
 		json_array_foreach (members, i, m)
 			weights[json_is_true(json_object_get(m, "tls"))] +=
-				json_integer_value(json_object_get(m, "weight"));
+				json_get_int(m, "weight");
 		cmd_line("cache group: %s, %zu members", name, json_array_size(members));
 		json_array_foreach (members, i, m) {
-			json_int_t weight = json_integer_value(json_object_get(m, "weight"));
-			json_int_t bytes = json_integer_value(json_object_get(m, "cached_bytes"));
+			json_int_t weight = json_get_int(m, "weight");
+			json_int_t bytes = json_get_int(m, "cached_bytes");
 			bool tls = json_is_true(json_object_get(m, "tls"));
 
 			cmd_line("  %s %s:%s  %s  weight %lld (%.1f %%)  cached %s  %s%s",
-				 text(m, "id"), text(m, "host"), text(m, "mount_point"),
-				 *text(m, "address") ? text(m, "address") : "no-sharing", weight,
+				 json_get_text(m, "id"), json_get_text(m, "host"),
+				 json_get_text(m, "mount_point"),
+				 *json_get_text(m, "address") ? json_get_text(m, "address")
+							      : "no-sharing",
+				 weight,
 				 weights[tls] ? 100.0 * (double)weight / (double)weights[tls] : 0,
 				 progress_size((uint64_t)bytes, buf),
 				 tls					    ? "tls"

@@ -5,6 +5,7 @@
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/inside.h"
+#include "cmd/access/jsontext.h"
 
 struct summary_opts {
 	bool json, strict;
@@ -22,11 +23,6 @@ static const struct cfs_opt summary_table[] = {
 	{0},
 };
 
-static json_int_t get(json_t *j, const char *key)
-{
-	return json_integer_value(json_object_get(j, key));
-}
-
 /* Recursion is bounded by the requested depth. */
 static void print_entry(json_t *j, const char *path)
 {
@@ -34,8 +30,8 @@ static void print_entry(json_t *j, const char *path)
 	char buf[32], child[4096];
 	size_t i;
 
-	cmd_line("%12s %10lld %10lld  %s%s", progress_size((uint64_t)get(j, "size"), buf),
-		 get(j, "dirs"), get(j, "files"), path,
+	cmd_line("%12s %10lld %10lld  %s%s", progress_size((uint64_t)json_get_int(j, "size"), buf),
+		 json_get_int(j, "dirs"), json_get_int(j, "files"), path,
 		 !strcmp(json_string_value(json_object_get(j, "type")), "directory") ? "/" : "");
 	json_array_foreach (json_object_get(j, "entries"), i, entry) {
 		snprintf(child, sizeof(child), "%s/%s", path,
@@ -44,8 +40,10 @@ static void print_entry(json_t *j, const char *path)
 	}
 }
 
-static int summarise(const char *path, const struct summary_opts *o)
+static int summary_run(void *options, const char **args)
 {
+	const struct summary_opts *o = options;
+	const char *path = args[0];
 	struct progress p;
 	struct inside in;
 	size_t len = strlen(path);
@@ -73,11 +71,6 @@ static int summarise(const char *path, const struct summary_opts *o)
 	}
 	json_decref(reply);
 	return r;
-}
-
-static int summary_run(void *options, const char **args)
-{
-	return summarise(args[0], options);
 }
 
 const struct cmd cmd_summary = {

@@ -7,6 +7,7 @@
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/inside.h"
+#include "cmd/access/jsontext.h"
 
 enum { PATHS_MAX = 256, BATCH = 256 };
 
@@ -78,25 +79,25 @@ static const char *in_group(bool member, json_int_t bytes, char text[64])
 
 static void print_check(const char *path, json_t *sums)
 {
-	json_int_t bytes = json_integer_value(json_object_get(sums, "bytes"));
+	json_int_t bytes = json_get_int(sums, "bytes");
 	json_t *group = json_object_get(sums, "group");
 	char a[32], b[32], c[32], d[64];
 
 	cmd_line("%s: %s, %s in memory, %s in the disk cache%s", path,
 		 progress_size((uint64_t)bytes, a),
-		 progress_size((uint64_t)json_integer_value(json_object_get(sums, "memory")), b),
-		 progress_size((uint64_t)json_integer_value(json_object_get(sums, "disk")), c),
+		 progress_size((uint64_t)json_get_int(sums, "memory"), b),
+		 progress_size((uint64_t)json_get_int(sums, "disk"), c),
 		 in_group(group, json_integer_value(group), d));
 }
 
 static void take_root(struct warmup *w, const char *path, json_t *sums)
 {
-	json_int_t err = json_integer_value(json_object_get(sums, "first_errno"));
+	json_int_t err = json_get_int(sums, "first_errno");
 	json_t *entry;
 	size_t i;
 
 	for (i = 0; i < COUNTED; i++)
-		w->sums[i] += json_integer_value(json_object_get(sums, counted[i]));
+		w->sums[i] += json_get_int(sums, counted[i]);
 	w->group = w->group || json_object_get(sums, "group");
 	if (!w->first_errno)
 		w->first_errno = (int)err;
@@ -107,9 +108,9 @@ static void take_root(struct warmup *w, const char *path, json_t *sums)
 		json_object_set_new(entry, "path", admin_text(path, strlen(path)));
 		json_array_append_new(w->entries, entry);
 	}
-	if (json_integer_value(json_object_get(sums, "failed")))
-		cmd_error("%s: %lld blocks or files failed: %s", path,
-			  json_integer_value(json_object_get(sums, "failed")), strerror((int)err));
+	if (json_get_int(sums, "failed"))
+		cmd_error("%s: %lld blocks or files failed: %s", path, json_get_int(sums, "failed"),
+			  strerror((int)err));
 }
 
 /* Sends a request for the collected paths. */
@@ -183,9 +184,8 @@ static int add_list(struct warmup *w, const char *file)
 		one = add(w, line);
 		r = r == CMD_OK ? one : r;
 	}
-	if (ferror(in)) {
+	if (ferror(in))
 		r = cmd_error("%s: %s", file, strerror(errno));
-	}
 	free(line);
 	if (in != stdin)
 		fclose(in);

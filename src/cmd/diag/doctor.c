@@ -72,7 +72,7 @@ static int by_value(const void *a, const void *b)
 {
 	double x = *(const double *)a, y = *(const double *)b;
 
-	return (x > y) - (x < y);
+	return CFS_COMPARE(x, y);
 }
 
 static void check_latency(struct doctor *d, struct cfs_meta *meta)

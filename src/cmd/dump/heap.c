@@ -42,11 +42,9 @@ static int compare(const void *a, const void *b)
 {
 	const struct heap_item *x = a, *y = b;
 
-	if (x->key != y->key)
-		return x->key < y->key ? -1 : 1;
-	if (x->sub != y->sub)
-		return x->sub < y->sub ? -1 : 1;
-	return x->off < y->off ? -1 : x->off > y->off;
+	return CFS_COMPARE(x->key, y->key)
+		?: CFS_COMPARE(x->sub, y->sub)
+		?: CFS_COMPARE(x->off, y->off);
 }
 
 int heap_create(struct heap **ret)

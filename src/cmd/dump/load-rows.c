@@ -261,9 +261,7 @@ static int order_limits(const void *a, const void *b)
 {
 	const struct cfs_quota *x = a, *y = b;
 
-	if (x->kind != y->kind)
-		return x->kind < y->kind ? -1 : 1;
-	return x->key < y->key ? -1 : x->key > y->key;
+	return CFS_COMPARE(x->kind, y->kind) ?: CFS_COMPARE(x->key, y->key);
 }
 
 static int put_owner_quota(struct load *l, struct cfs_quota *q)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/bytes.h"
 
 int rulelist_add(struct rulelist *l, uint32_t id, const void *packed, size_t len)
 {
@@ -26,7 +27,7 @@ static int compare(const void *a, const void *b)
 {
 	const struct rule *x = a, *y = b;
 
-	return x->id < y->id ? -1 : x->id > y->id;
+	return CFS_COMPARE(x->id, y->id);
 }
 
 void rulelist_sort(struct rulelist *l)

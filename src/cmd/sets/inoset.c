@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "base/bytes.h"
 #include "cmd/sets/inostack.h"
 
 #define PAGE 1000
@@ -21,7 +22,7 @@ static int compare(const void *a, const void *b)
 {
 	const struct inoset_item *x = a, *y = b;
 
-	return (x->ino > y->ino) - (x->ino < y->ino);
+	return CFS_COMPARE(x->ino, y->ino);
 }
 
 void inoset_sort(struct inoset *s)

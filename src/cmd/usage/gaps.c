@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "base/bytes.h"
 #include "cmd/access/cmd.h"
 #include "cmd/usage/heartbeats.h"
 
@@ -24,11 +25,9 @@ int gaps_add(struct gaps *g, const struct gap *gap)
 
 static int compare(const struct gap *x, enum gap_kind kind, enum cfs_quota_kind quota, uint64_t key)
 {
-	if (x->kind != kind)
-		return x->kind < kind ? -1 : 1;
-	if (x->quota.kind != quota)
-		return x->quota.kind < quota ? -1 : 1;
-	return (x->quota.key > key) - (x->quota.key < key);
+	return CFS_COMPARE(x->kind, kind)
+		?: CFS_COMPARE(x->quota.kind, quota)
+		?: CFS_COMPARE(x->quota.key, key);
 }
 
 static int order(const void *a, const void *b)

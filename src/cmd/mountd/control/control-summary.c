@@ -176,7 +176,7 @@ static int larger_first(const void *a, const void *b)
 
 	if (x->sums.space != y->sums.space)
 		return x->sums.space < y->sums.space ? 1 : -1;
-	return (x->e.ino > y->e.ino) - (x->e.ino < y->e.ino);
+	return CFS_COMPARE(x->e.ino, y->e.ino);
 }
 
 static json_t *describe(const char *name, size_t len, uint8_t type, const struct sums *s,

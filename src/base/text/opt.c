@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <ctype.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "opt.h"
 
 #define HELP_WIDTH  100
@@ -30,16 +30,7 @@ static const struct suffix duration_suffixes[] = {
 	{"d", 86400000}, {"h", 3600000}, {"m", 60000}, {"s", 1000}, {"ms", 1}, {NULL, 0},
 };
 
-__attribute__((format(printf, 2, 3))) static int fail(char err[CFS_OPT_ERRLEN], const char *fmt,
-						      ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(err, CFS_OPT_ERRLEN, fmt, ap);
-	va_end(ap);
-	return -EINVAL;
-}
+#define fail(err, ...) cfs_fail(err, -EINVAL, __VA_ARGS__)
 
 /* A decimal number in billionths, exactly. Returns what follows it, NULL when there is none. */
 static const char *parse_decimal(const char *s, unsigned __int128 *ret)

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/inside.h"
 #include "cmd/access/jsontext.h"
@@ -80,12 +81,8 @@ static int map(const char *path, bool json)
 		}
 		json_decref(reply);
 	}
-	if (r == CMD_OK && json) {
-		reply = json_pack("{s:O, s:O}", "members", members, "blocks", all);
-		json_dumpf(reply, stdout, JSON_INDENT(2));
-		putchar('\n');
-		json_decref(reply);
-	}
+	if (r == CMD_OK && json)
+		admin_print_json(json_pack("{s:O, s:O}", "members", members, "blocks", all));
 	json_decref(members);
 	json_decref(all);
 	return r;

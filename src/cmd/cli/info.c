@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/control.h"
 #include "cmd/access/jsontext.h"
@@ -81,8 +82,7 @@ static int info_run(void *options, const char **args)
 	if (error) {
 		r = cmd_error("%s: %s", path, error);
 	} else if (o->json) {
-		json_dumpf(reply, stdout, JSON_INDENT(2));
-		putchar('\n');
+		admin_print_json(json_incref(reply));
 		r = CMD_OK;
 	} else {
 		print_info(reply);

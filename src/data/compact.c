@@ -16,6 +16,7 @@
 /* The pause after a compaction that has failed, in times of what it took. */
 #define PAUSES	     9
 #define PAUSE_MAX_MS ((uint64_t)3600 * 1000)
+#define FILES_FAILED 4 /* in succession: the object store is away, or slow */
 
 struct cfs_compact_job {
 	struct cfs_job job;
@@ -366,24 +367,63 @@ static void job_add(struct cfs_data *d, struct cfs_compact_job *j, cfs_ino_t ino
 	d->n_compacts++;
 }
 
-static bool pauses(struct cfs_data *d)
+/* ---- pauses; called with d->lock held ---- */
+
+/* That of the chunk, or else the one whose pause ends first. */
+static struct cfs_compact_failed *failed_entry(struct cfs_data *d, cfs_ino_t ino, uint32_t indx)
 {
-	return cfs_now_ms() < atomic_load(&d->compact_at_ms);
+	struct cfs_compact_failed *f, *first = d->pauses.failed;
+
+	for (f = d->pauses.failed; f < d->pauses.failed + CFS_COMPACT_FAILED; f++) {
+		if (f->ino == ino && f->indx == indx)
+			return f;
+		if (f->until_ms < first->until_ms)
+			first = f;
+	}
+	return first;
+}
+
+static bool pauses(struct cfs_data *d, cfs_ino_t ino, uint32_t indx)
+{
+	const struct cfs_compact_failed *f = failed_entry(d, ino, indx);
+	uint64_t now_ms = cfs_now_ms();
+
+	return now_ms < d->pauses.all_until_ms ||
+	       (f->ino == ino && f->indx == indx && now_ms < f->until_ms);
+}
+
+static void note_failure(struct cfs_data *d, cfs_ino_t ino, uint32_t indx, uint64_t pause_ms)
+{
+	struct cfs_compact_pauses *p = &d->pauses;
+	uint64_t until_ms = cfs_now_ms() + pause_ms;
+
+	*failed_entry(d, ino, indx) = (struct cfs_compact_failed){ino, indx, until_ms};
+	p->files += p->last_ino != ino;
+	p->last_ino = ino;
+	if (p->files >= FILES_FAILED)
+		p->all_until_ms = until_ms;
+}
+
+static void note_success(struct cfs_data *d)
+{
+	d->pauses.files = 0;
+	d->pauses.last_ino = 0;
 }
 
 static void job_remove(struct cfs_data *d, struct cfs_compact_job *j)
 {
-	bool rerun;
+	bool rerun, paused;
 
 	pthread_mutex_lock(&d->lock);
 	TAILQ_REMOVE(&d->compacts, j, link);
 	d->n_compacts--;
 	rerun = j->rerun;
+	paused = pauses(d, j->ino, j->indx);
 	pthread_cond_broadcast(&d->compacted);
 	pthread_mutex_unlock(&d->lock);
 	/* Requests are not repeated: these may be the last records for a long time. */
 	if (rerun)
-		cfs_data_queue_compact(d, j->ino, j->indx, !pauses(d));
+		cfs_data_queue_compact(d, j->ino, j->indx, !paused);
 }
 
 static int compact_all(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx)
@@ -421,18 +461,23 @@ static void compact_job(struct cfs_job *job)
 	struct cfs_compact_job *j = caa_container_of(job, struct cfs_compact_job, job);
 	struct cfs_data *d = j->data;
 	struct cfs_ctx ctx = cfs_ctx_internal(TIMEOUTS * d->conf.io_timeout_ms);
-	uint64_t start_ms = cfs_now_ms(), pause_ms;
+	uint64_t start_ms = cfs_now_ms(), pause_ms = 0;
 	int r;
 
 	r = compact_all(d, &ctx, j->ino, j->indx);
 	if (r < 0 && r != -EAGAIN && r != -ENOENT) {
 		pause_ms = CFS_MIN(PAUSES * (cfs_now_ms() - start_ms), PAUSE_MAX_MS);
-		atomic_store(&d->compact_at_ms, cfs_now_ms() + pause_ms);
-		cfs_warn("chunk not compacted, compaction pauses for %llu s: inode=%llu chunk=%u "
-			 "error=%s",
+		cfs_warn("chunk not compacted, its compaction pauses for %llu s: inode=%llu "
+			 "chunk=%u error=%s",
 			 (unsigned long long)pause_ms / 1000, (unsigned long long)j->ino, j->indx,
 			 cfs_errname(r));
 	}
+	pthread_mutex_lock(&d->lock);
+	if (pause_ms)
+		note_failure(d, j->ino, j->indx, pause_ms);
+	else if (r == 0)
+		note_success(d);
+	pthread_mutex_unlock(&d->lock);
 	job_remove(d, j);
 	free(j);
 }
@@ -440,9 +485,9 @@ static void compact_job(struct cfs_job *job)
 void cfs_data_queue_compact(struct cfs_data *d, cfs_ino_t ino, uint32_t indx, bool force)
 {
 	struct cfs_compact_job *j, *other;
-	bool queued = false;
+	bool queued = false, paused;
 
-	if (d->conf.read_only || atomic_load(&d->draining) || (!force && pauses(d)))
+	if (d->conf.read_only || atomic_load(&d->draining))
 		return;
 	j = calloc(1, sizeof(*j));
 	if (!j)
@@ -450,9 +495,11 @@ void cfs_data_queue_compact(struct cfs_data *d, cfs_ino_t ino, uint32_t indx, bo
 	j->job.run = compact_job;
 	pthread_mutex_lock(&d->lock);
 	other = job_find(d, ino, indx);
-	if (other) {
+	paused = !force && pauses(d, ino, indx);
+	if (other && !paused) {
 		other->rerun = true;
-	} else if (!atomic_load(&d->draining) && (force || d->n_compacts < QUEUE_MAX / 2)) {
+	} else if (!other && !paused && !atomic_load(&d->draining) &&
+		   (force || d->n_compacts < QUEUE_MAX / 2)) {
 		job_add(d, j, ino, indx);
 		queued = true;
 	}

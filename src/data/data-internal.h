@@ -73,6 +73,20 @@ struct cfs_closing_queue {
 	_Atomic bool ending;	       /* no file is waited for any more */
 };
 
+/* Until when chunks are not compacted, unless they must be: their last compaction has failed. */
+#define CFS_COMPACT_FAILED 64
+struct cfs_compact_pauses {
+	struct cfs_compact_failed {
+		cfs_ino_t ino;
+		uint32_t indx;
+		uint64_t until_ms;
+	} failed[CFS_COMPACT_FAILED];
+	/* When compactions of several files fail in succession, all chunks pause. */
+	uint64_t all_until_ms;
+	cfs_ino_t last_ino;
+	unsigned files;
+};
+
 struct cfs_data {
 	struct cfs_data_conf conf;
 	struct cfs_table *files;      /* by inode */
@@ -80,10 +94,9 @@ struct cfs_data {
 	struct cfs_workers *compactors;
 	struct cfs_ticker *ticker;
 	struct cfs_ahead *ahead;
-	struct cfs_wholes *wholes;	/* NULL: there are no whole files */
-	_Atomic bool draining;		/* no more compaction */
-	_Atomic uint64_t compact_at_ms; /* until then only chunks are compacted that must be */
-	_Atomic uint64_t pressure;	/* bytes that the pool asks back */
+	struct cfs_wholes *wholes; /* NULL: there are no whole files */
+	_Atomic bool draining;	   /* no more compaction */
+	_Atomic uint64_t pressure; /* bytes that the pool asks back */
 
 	/* Protects what follows, and membership of files in `dirty`. */
 	pthread_mutex_t lock;
@@ -91,6 +104,7 @@ struct cfs_data {
 	struct cfs_compact_list compacts; /* compactions queued or running */
 	unsigned n_compacts;
 	pthread_cond_t compacted; /* signalled when a compaction has ended */
+	struct cfs_compact_pauses pauses;
 
 	struct cfs_closing_queue closing;
 

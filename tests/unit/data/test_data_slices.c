@@ -605,6 +605,49 @@ static void failed_compaction_pauses(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+/* The compaction of two slices of the file fails, which takes the store's timeout. */
+static void fail_compaction(struct volume *v, cfs_ino_t ino)
+{
+	set_closed(&v->object, true);
+	cfs_data_queue_compact(v->data, ino, 0, false);
+	wait_for_put(&v->object);
+	WAIT_FOR(!is_putting(v));
+	set_closed(&v->object, false);
+}
+
+/* Else one damaged file that is read often keeps all others from being compacted. */
+static void failed_compaction_delays_no_other_file(void **state)
+{
+	enum { TIMEOUT_MS = 500, FILES = 7 };
+	struct volume *v = volume_new((struct options){.put_timeout_ms = TIMEOUT_MS});
+	struct cfs_file *f[FILES + 1];
+	uint64_t start_ms;
+	cfs_ino_t ino;
+
+	for (ino = 1; ino <= FILES; ino++) {
+		f[ino] = open_file(v, ino);
+		assert_int_equal(write_at(f[ino], 0, "abc", 3), 0);
+		assert_int_equal(flush(f[ino]), 0);
+		assert_int_equal(write_at(f[ino], 1, "x", 1), 0);
+		assert_int_equal(flush(f[ino]), 0);
+	}
+	fail_compaction(v, 1);
+	start_ms = cfs_now_ms();
+	WAIT_FOR((cfs_data_queue_compact(v->data, 2, 0, false),
+		  data_metric(v, "data_compactions_total") == 1));
+	assert_true(cfs_now_ms() - start_ms < 8 * TIMEOUT_MS);
+	/* Four files in succession: it is the store that fails. */
+	for (ino = 3; ino <= 6; ino++)
+		fail_compaction(v, ino);
+	start_ms = cfs_now_ms();
+	WAIT_FOR((cfs_data_queue_compact(v->data, FILES, 0, false),
+		  data_metric(v, "data_compactions_total") == 2));
+	assert_true(cfs_now_ms() - start_ms >= 8 * TIMEOUT_MS);
+	for (ino = 1; ino <= FILES; ino++)
+		cfs_file_put(f[ino]);
+	assert_int_equal(volume_free(v), 0);
+}
+
 static int set_up(void **state)
 {
 	return cfs_activity_init();
@@ -631,6 +674,7 @@ int main(void)
 		cmocka_unit_test(staged_commit_in_a_failed_sync),
 		cmocka_unit_test(compaction_over_a_slow_link),
 		cmocka_unit_test(failed_compaction_pauses),
+		cmocka_unit_test(failed_compaction_delays_no_other_file),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, NULL);

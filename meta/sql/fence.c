@@ -32,22 +32,21 @@ void sql_abandon(struct sql_db *db, const char *session)
 	pthread_mutex_unlock(&a->lock);
 }
 
-/* False: there is none. */
-static bool oldest(struct sql_abandoned *a, char ret_session[SQL_SESSION_MAX],
-		   cfs_deadline_t *ret_give_up)
+/* Copies the list. The time of each session to end begins at its first copy. */
+static unsigned copy_all(struct sql_abandoned *a, struct sql_abandoned_session *ret)
 {
-	bool found;
+	cfs_deadline_t give_up = cfs_deadline_in(ENDING_MS);
+	unsigned i, n;
 
 	pthread_mutex_lock(&a->lock);
-	found = atomic_load(&a->n) > 0;
-	if (found) {
-		if (!a->v[0].give_up)
-			a->v[0].give_up = cfs_deadline_in(ENDING_MS);
-		*ret_give_up = a->v[0].give_up;
-		memcpy(ret_session, a->v[0].session, sizeof(a->v[0].session));
+	n = atomic_load(&a->n);
+	for (i = 0; i < n; i++) {
+		if (!a->v[i].give_up)
+			a->v[i].give_up = give_up;
+		ret[i] = a->v[i];
 	}
 	pthread_mutex_unlock(&a->lock);
-	return found;
+	return n;
 }
 
 /* Several threads may end the same session. */
@@ -75,24 +74,32 @@ static int end(struct sql_conn *c, const char *session)
 	return r == -EAGAIN || r == -ENOTCONN || r == -ETIMEDOUT ? r : 0;
 }
 
+/* All end at the same time: one after the other, those that do not end would add up. */
 static int end_abandoned(struct sql_conn *c)
 {
 	struct sql_abandoned *a = &c->db->abandoned;
-	char session[SQL_SESSION_MAX];
-	cfs_deadline_t give_up;
+	struct sql_abandoned_session v[SQL_ABANDONED_MAX];
+	unsigned i, n = 0;
+	int result = 0;
 
-	while (atomic_load_explicit(&a->n, memory_order_relaxed) && oldest(a, session, &give_up)) {
-		int r = end(c, session);
+	if (atomic_load_explicit(&a->n, memory_order_relaxed))
+		n = copy_all(a, v);
+	for (i = 0; i < n; i++) {
+		int r = end(c, v[i].session);
 
-		if (r && (r != -EAGAIN || !cfs_deadline_passed(give_up)))
+		if (r && r != -EAGAIN)
 			return r;
+		if (r && !cfs_deadline_passed(v[i].give_up)) {
+			result = r;
+			continue;
+		}
 		if (r)
 			cfs_warn("server does not end a session, the change of a failed operation "
 				 "may still be made: url=%s session=\"%s\"",
-				 c->db->where, session);
-		forget(a, session);
+				 c->db->where, v[i].session);
+		forget(a, v[i].session);
 	}
-	return 0;
+	return result;
 }
 
 int sql_fence(struct sql_conn *c, const char *session)

@@ -45,7 +45,7 @@ struct sql_conn {
 struct sql_abandoned {
 	pthread_mutex_t lock; /* no other lock is taken under it */
 	atomic_uint n;
-	struct {
+	struct sql_abandoned_session {
 		char session[SQL_SESSION_MAX];
 		cfs_deadline_t give_up; /* 0: no attempt to end it */
 	} v[SQL_ABANDONED_MAX];		/* the oldest first */

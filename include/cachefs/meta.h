@@ -965,6 +965,7 @@ struct cfs_meta_stats {
 		uint64_t calls, errors, round_trips, time_ns;
 	} op[CFS_META_OP_COUNT];
 	uint64_t retries;
+	uint64_t log_bytes; /* of SQLite's write-ahead log, after this mount's last commit */
 };
 void cfs_meta_stats(struct cfs_meta *m, struct cfs_meta_stats *ret);
 const char *cfs_meta_op_name(enum cfs_meta_op op);

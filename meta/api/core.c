@@ -98,6 +98,7 @@ void cfs_meta_stats(struct cfs_meta *m, struct cfs_meta_stats *ret)
 		ret->op[i].time_ns = atomic_load(&m->host.op[i].time_ns);
 	}
 	ret->retries = atomic_load(&m->host.retries);
+	ret->log_bytes = atomic_load(&m->host.log_bytes);
 }
 
 /* ---- open and close ---- */

@@ -27,6 +27,7 @@ struct cfs_engine_host {
 
 	struct cfs_op_counters op[CFS_META_OP_COUNT];
 	_Atomic uint64_t retries;
+	_Atomic uint64_t log_bytes; /* of SQLite's write-ahead log, as of the last commit */
 };
 
 bool cfs_host_is_open(struct cfs_engine_host *host, cfs_ino_t ino);

@@ -20,7 +20,10 @@ enum sqlite_checkpoint {
 
 struct sqlite_checkpointer {
 	atomic_int phase; /* enum sqlite_checkpoint */
-	int next_frames;  /* log length at which the next run starts; under the write lock */
+	/* Under the write lock. */
+	int next_frames;      /* log length at which the next run starts */
+	uint64_t frame_bytes; /* 0: not known */
+	uint64_t warn_bytes;  /* log length of the next warning */
 	pthread_mutex_t lock;
 	pthread_cond_t wake, moved;
 	pthread_t thread;

@@ -19,6 +19,12 @@
 #define MAX_FRAMES  32000
 #define MAX_WAIT_MS 1000
 
+/*
+ * Warned of from here on, and at each doubling. Only a reader that stays open lets the log grow to
+ * several times MAX_FRAMES.
+ */
+#define LONG_LOG_BYTES ((uint64_t)256 << 20)
+
 /* ---- durability ---- */
 
 static int sync_directory(const char *path)
@@ -186,6 +192,38 @@ static void wake(struct sqlite_db *db)
 	pthread_mutex_unlock(&k->lock);
 }
 
+/* The frame of a page has a header of 24 bytes. 0: not known. */
+static uint64_t frame_bytes(sqlite3 *handle)
+{
+	sqlite3_stmt *stmt = NULL;
+	uint64_t bytes = 0;
+
+	if (!sqlite3_prepare_v2(handle, "PRAGMA page_size", -1, &stmt, NULL) &&
+	    sqlite3_step(stmt) == SQLITE_ROW)
+		bytes = (uint64_t)sqlite3_column_int64(stmt, 0) + 24;
+	sqlite3_finalize(stmt);
+	return bytes;
+}
+
+static void watch_length(struct sqlite_db *db, sqlite3 *handle, int frames)
+{
+	struct sqlite_checkpointer *k = &db->checkpointer;
+	uint64_t bytes;
+
+	if (!k->frame_bytes)
+		k->frame_bytes = frame_bytes(handle);
+	bytes = (uint64_t)frames * k->frame_bytes;
+	atomic_store_explicit(&db->sql.engine.host->log_bytes, bytes, memory_order_relaxed);
+	if (bytes < LONG_LOG_BYTES)
+		k->warn_bytes = LONG_LOG_BYTES;
+	if (bytes < k->warn_bytes)
+		return;
+	k->warn_bytes = 2 * bytes;
+	cfs_warn("the log of the database grows, because a program keeps reading an old state of "
+		 "it; it shrinks when that program ends its transaction: file=%s-wal bytes=%llu",
+		 db->path, (unsigned long long)bytes);
+}
+
 /*
  * Runs on the write connection after each commit; frames: the length of the log. After the
  * checkpointer has moved most of the log, the rest is moved here, where no other connection can
@@ -196,6 +234,7 @@ static int committed(void *arg, sqlite3 *handle, const char *name, int frames)
 	struct sqlite_db *db = arg;
 	struct sqlite_checkpointer *k = &db->checkpointer;
 
+	watch_length(db, handle, frames);
 	switch (atomic_load(&k->phase)) {
 	case SQLITE_CHECKPOINT_IDLE:
 		if (frames < k->next_frames - CHECKPOINT_FRAMES)
@@ -225,6 +264,7 @@ void sqlite_checkpointer_watch(struct sqlite_db *db, sqlite3 *handle)
 void sqlite_checkpointer_init(struct sqlite_db *db)
 {
 	db->checkpointer.next_frames = CHECKPOINT_FRAMES;
+	db->checkpointer.warn_bytes = LONG_LOG_BYTES;
 	pthread_mutex_init(&db->checkpointer.lock, NULL);
 	cfs_cond_init(&db->checkpointer.wake);
 	cfs_cond_init(&db->checkpointer.moved);

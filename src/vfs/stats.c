@@ -210,6 +210,8 @@ static void print_meta(const struct text *t, struct cfs_meta *m)
 	       print_seconds, time_ns);
 	describe(t, "cachefs_meta_retries_total", "Metadata transactions that were tried again");
 	print_number(t, "cachefs_meta_retries_total", NULL, s.retries);
+	describe(t, "cachefs_meta_log_bytes", "Length of SQLite's write-ahead log");
+	print_number(t, "cachefs_meta_log_bytes", NULL, s.log_bytes);
 }
 #undef PER_OP
 

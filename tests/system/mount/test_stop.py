@@ -208,6 +208,7 @@ def test_what_the_end_waits_for_is_told(ws, s3, via):
     """After some seconds without progress, and again when it is something else; then all goes well."""
     vol = S3Volume(ws, s3, url=via.url + "/bucket")
     mnt = vol.mount(env=s3.keys)
+    write(mnt / "first", b"has a batch of slice ids, for which the bucket is listed")
     content = data(100_000)
     fd = os.open(mnt / "f", os.O_CREAT | os.O_WRONLY)
     os.write(fd, content)

@@ -253,6 +253,8 @@ void cfs_meta_copy_to(struct cfs_meta *m, cfs_meta_copy_fn fn, void *arg, bool s
 int cfs_meta_await_copy(struct cfs_meta *m, const struct cfs_ctx *ctx);
 /* Every later change is refused with -EROFS, also those of the core itself. */
 void cfs_meta_refuse_changes(struct cfs_meta *m);
+/* A heartbeat found another volume, or none, in the place of this one: changes are refused. */
+bool cfs_meta_is_gone(const struct cfs_meta *m);
 /* Skips n slice ids: records that a restore has lost may have named blocks by these. */
 int cfs_meta_skip_slices(struct cfs_meta *m, const struct cfs_ctx *ctx, int64_t n);
 

@@ -550,6 +550,11 @@ int cfs_meta_await_copy(struct cfs_meta *m, const struct cfs_ctx *ctx)
 		       : 0;
 }
 
+bool cfs_meta_is_gone(const struct cfs_meta *m)
+{
+	return atomic_load(&m->gone);
+}
+
 void cfs_meta_refuse_changes(struct cfs_meta *m)
 {
 	atomic_store(&m->host.refuse_changes, true);

@@ -39,6 +39,7 @@ struct cfs_meta {
 
 	struct cfs_meta_hooks hooks;
 	_Atomic bool started; /* hooks are valid */
+	_Atomic bool gone;    /* as cfs_meta_is_gone() */
 
 	pthread_mutex_t setting_lock; /* protects setting and setting_text */
 	struct cfs_setting *setting;

@@ -210,11 +210,12 @@ static size_t commit_together(struct cfs_meta *m, const struct cfs_ctx *ctx,
 void cfs_meta_commit_group(struct cfs_meta *m, const struct cfs_ctx *ctx,
 			   struct cfs_commit *const *commits, size_t n, int *ret)
 {
-	size_t together = n > 1 && m->eng->ops->commit_group ? count_usual(m, ctx, commits, n) : 0;
+	size_t together = 0, done = 0;
 	bool stopped = false;
 	struct cfs_call c;
-	size_t done = 0;
 
+	if (n > 1 && m->eng->ops->commit_group && cfs_core_check_writable(m) == 0)
+		together = count_usual(m, ctx, commits, n);
 	if (together > 1) {
 		cfs_call_begin(&c, m, CFS_META_OP_write, ctx);
 		done = commit_together(m, c.ctx, commits, together, ret);

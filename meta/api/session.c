@@ -33,7 +33,7 @@ struct cfs_sessions {
 	struct cfs_ticker *heartbeat, *flusher;
 	char *info;
 	/* Used by the heartbeat only, once it runs. */
-	bool lost;
+	bool lost;	   /* the mount was told to end */
 	bool ended;	   /* the session has, and there is no other one yet */
 	uint64_t replaced; /* the last session that has; its record expires, or goes at the end */
 };
@@ -199,24 +199,6 @@ static int replace_session(struct cfs_meta *m)
 	return 0;
 }
 
-static int refresh_session(struct cfs_meta *m)
-{
-	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
-	struct cfs_sessions *s = m->sessions;
-	uint64_t sid = cfs_host_sid(&m->host);
-	int rc = 0;
-
-	if (!s->ended)
-		rc = continue_session(m, &ctx, sid);
-	if (rc == -ENOENT)
-		s->ended = true;
-	if (s->ended) {
-		rc = replace_session(m);
-		s->ended = rc != 0;
-	}
-	return rc;
-}
-
 static void lose(struct cfs_meta *m, const char *reason)
 {
 	if (m->sessions->lost)
@@ -226,6 +208,14 @@ static void lose(struct cfs_meta *m, const char *reason)
 		reason);
 	if (m->hooks.lost)
 		m->hooks.lost(m->hooks.arg, reason);
+}
+
+/* Another volume, or none, is in the place of this one. Nothing is written into it. */
+static void vanish(struct cfs_meta *m, const char *reason)
+{
+	atomic_store(&m->gone, true);
+	atomic_store(&m->host.refuse_changes, true);
+	lose(m, reason);
 }
 
 static void adopt(struct cfs_meta *m, const char *text)
@@ -245,7 +235,7 @@ static void adopt(struct cfs_meta *m, const char *text)
 		same = strcmp(old->uuid, s->uuid) == 0;
 		cfs_setting_free(old);
 		if (!same) {
-			lose(m, "another volume is in its place");
+			vanish(m, "another volume is in its place");
 			cfs_setting_free(s);
 			return;
 		}
@@ -266,7 +256,7 @@ static void reload_setting(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	int rc = m->eng->ops->get_setting(m->eng, ctx, &text);
 
 	if (rc == -ENODATA) {
-		lose(m, "its record is missing");
+		vanish(m, "its record is missing");
 		return;
 	}
 	if (rc) {
@@ -280,6 +270,29 @@ static void reload_setting(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	pthread_mutex_unlock(&m->setting_lock);
 	if (changed)
 		adopt(m, text);
+}
+
+static int refresh_session(struct cfs_meta *m)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	struct cfs_sessions *s = m->sessions;
+	uint64_t sid = cfs_host_sid(&m->host);
+	int rc = 0;
+
+	if (!s->ended)
+		rc = continue_session(m, &ctx, sid);
+	if (rc == -ENOENT) {
+		s->ended = true;
+		/* The session may have gone with the whole volume. */
+		reload_setting(m, &ctx);
+	}
+	if (cfs_meta_is_gone(m))
+		return 0;
+	if (s->ended) {
+		rc = replace_session(m);
+		s->ended = rc != 0;
+	}
+	return rc;
 }
 
 struct sids {
@@ -346,10 +359,12 @@ static void beat(struct cfs_meta *m)
 			 "error=%s",
 			 m->masked_url, cfs_errname(rc));
 	/* Each of the rest would wait as long, and an unmount waits for this heartbeat. */
-	if (rc == -ETIMEDOUT || rc == -ENOTCONN)
+	if (rc == -ETIMEDOUT || rc == -ENOTCONN || cfs_meta_is_gone(m))
 		return;
 	ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	reload_setting(m, &ctx);
+	if (cfs_meta_is_gone(m))
+		return;
 	ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	rc = cfs_quotas_load(m->quotas, &ctx);
 	if (rc)
@@ -366,6 +381,10 @@ static void beat(struct cfs_meta *m)
 
 static void send_heartbeat(void *arg)
 {
+	const struct cfs_meta *m = arg;
+
+	if (cfs_meta_is_gone(m))
+		return;
 	cfs_activity_wait(CFS_WAIT_META, 0, "heartbeat");
 	beat(arg);
 	cfs_activity_wait_end();
@@ -377,6 +396,8 @@ static void flush(void *arg)
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	int rc;
 
+	if (cfs_meta_is_gone(m))
+		return;
 	cfs_activity_wait(CFS_WAIT_META, 0, "usage");
 	rc = cfs_quotas_flush(m->quotas, &ctx);
 	cfs_activity_wait_end();
@@ -441,7 +462,7 @@ int cfs_sessions_stop(struct cfs_meta *m, bool leave)
 		cfs_ticker_stop(s->heartbeat);
 	if (s->flusher)
 		cfs_ticker_stop(s->flusher);
-	if (!m->conf.read_only) {
+	if (!m->conf.read_only && !cfs_meta_is_gone(m)) {
 		ctx = cfs_ctx_internal(m->conf.timeout_ms);
 		cfs_activity_wait(CFS_WAIT_META, 0, "end of the session");
 		rc = cfs_quotas_flush(m->quotas, &ctx);
@@ -460,8 +481,9 @@ int cfs_sessions_stop(struct cfs_meta *m, bool leave)
 				 (unsigned long long)cfs_host_sid(&m->host), cfs_errname(rc2));
 		cfs_activity_wait_end();
 		rc = rc ? rc : rc2;
-		atomic_store(&m->host.sid, 0);
 	}
+	if (!m->conf.read_only)
+		atomic_store(&m->host.sid, 0);
 	free_sessions(m);
 	return rc;
 }

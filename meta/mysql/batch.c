@@ -162,7 +162,7 @@ int mysql_batch(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op o
 	struct sql_conn *c;
 	int r;
 
-	if (db->read_only)
+	if (sql_refuses_changes(db))
 		return -EROFS;
 	for (;; t.n++) {
 		r = sql_acquire_writer(db, ctx->deadline, &c);

@@ -412,6 +412,9 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 
 	if (q->failed)
 		return -ENOMEM;
+	if (q->script && q->script->writes &&
+	    (r->read_only || atomic_load(&r->engine.host->refuse_changes)))
+		return -EROFS;
 	q->reply = calloc(q->n, sizeof(redisReply *));
 	if (!q->reply)
 		return -ENOMEM;
@@ -513,8 +516,6 @@ int rds_script_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_me
 	redisReply *a;
 	int rc;
 
-	if (q->script->writes && q->r->read_only)
-		return -EROFS;
 	rc = rds_run(q, ctx, op);
 	if (rc)
 		return rc;

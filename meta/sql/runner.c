@@ -543,9 +543,7 @@ static int run(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op
 
 int sql_txn(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn, void *arg)
 {
-	return db->read_only || atomic_load(&db->engine.host->refuse_changes)
-		       ? -EROFS
-		       : run(db, ctx, op, true, fn, arg);
+	return sql_refuses_changes(db) ? -EROFS : run(db, ctx, op, true, fn, arg);
 }
 
 int sql_read(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,

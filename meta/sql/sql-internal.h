@@ -88,6 +88,11 @@ struct sql_db {
 	} pool;
 };
 
+static inline bool sql_refuses_changes(const struct sql_db *db)
+{
+	return db->read_only || atomic_load(&db->engine.host->refuse_changes);
+}
+
 /* Fills the fields that dialects share, except `where`. db: zeroed memory of the dialect's size. */
 int sql_db_init(struct sql_db *db, const struct cfs_engine_conf *conf,
 		const struct cfs_engine_ops *ops, const struct sql_dialect *dialect);

@@ -19,8 +19,8 @@ static int change(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta
 	bool alone = !db->dialect->single_writer && !cfs_host_changelog(e->host) &&
 		     !atomic_load(&db->in_txn_only);
 
-	return alone && !db->read_only ? sql_read(db, ctx, op, fn, arg)
-				       : sql_txn(db, ctx, op, fn, arg);
+	return alone && !sql_refuses_changes(db) ? sql_read(db, ctx, op, fn, arg)
+						 : sql_txn(db, ctx, op, fn, arg);
 }
 
 struct touch {

@@ -248,6 +248,8 @@ static bool retry_later(struct put *p, int err)
 {
 	struct cfs_data *d = p->slice->file->data;
 
+	if (cfs_meta_is_gone(d->conf.meta))
+		return false;
 	if (!p->give_up)
 		p->give_up = cfs_deadline_in(d->conf.io_timeout_ms);
 	if (err == -ETIMEDOUT)
@@ -352,7 +354,7 @@ static void put_start(struct put *p, cfs_deadline_t deadline)
 	pthread_mutex_lock(&s->file->lock);
 	b.tier = s->file->attr.tier;
 	pthread_mutex_unlock(&s->file->lock);
-	r = slice_id(s, deadline, &b.slice);
+	r = cfs_meta_is_gone(s->file->data->conf.meta) ? -EROFS : slice_id(s, deadline, &b.slice);
 	if (r == 0)
 		r = block_bytes(s, p->index, &data);
 	b.len = (uint32_t)data.len;

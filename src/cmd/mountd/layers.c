@@ -573,7 +573,9 @@ int layers_close(struct serve *s, bool session)
 		first = first ? first : r;
 	}
 	if (s->store) {
-		cfs_stage_drain(s->store, DRAIN_PATIENCE * s->o->put_timeout_ms);
+		/* Another volume may have the same bucket by now. */
+		if (!cfs_meta_is_gone(s->meta))
+			cfs_stage_drain(s->store, DRAIN_PATIENCE * s->o->put_timeout_ms);
 		/* Peers that ask get an error and read the bucket themselves: it may hang. */
 		cfs_store_stop_reads(s->store);
 		peers_leave(s->peers);

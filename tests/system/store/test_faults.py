@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import time
@@ -16,6 +17,7 @@ import cachefs_check
 from cachefs import SLOW, mountinfo, wait_until
 from syscalls import FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE
 from syscalls import data, fails, fallocate, read, write
+from test_concurrency import ENGINES, engine_volume
 
 LOCKER = """
 import sqlite3, sys, time
@@ -497,3 +499,46 @@ def test_volume_that_vanishes_under_a_mount(ws, volume):
     wait_until(refuses, 30, "the mount to notice")
     subprocess.run(["umount", "-l", str(mnt.path)], stderr=subprocess.DEVNULL, timeout=20)
     mnt.wait_end(code=None)
+
+
+WRITER = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR, 0o644)
+os.write(fd, b"old" * 1000)
+print("written", flush=True)
+sys.stdin.readline()
+os.close(fd)
+"""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_volume_made_anew_under_a_mount(ws, engine):
+    """The mount of the volume that is gone writes no data, session or usage into the one that has its place, whose
+    inodes and sessions have the same numbers."""
+    v = engine_volume(ws, engine)
+    v.check_options = None
+    old = v.mount("heartbeat=1", expect=r".")
+    write(old / "other", b"x")
+    writer = ws.python(WRITER, str(old / "f"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert writer.stdout.readline() == "written\n"
+    # Usage that it has counted is added before it can notice.
+    wait_until(lambda: v.status()["usage"]["used_inodes"] == 2, 30, "the usage to be stored")
+    os.kill(old.pid(), signal.SIGSTOP)
+    ws.run("cachefs", "destroy", "--yes", "--force", v.url, v.status()["setting"]["UUID"], check=True)
+    ws.run("cachefs", "format", v.url, "anew", "--storage", "file", "--bucket", v.bucket, check=True)
+    new = v.mount("heartbeat=1")
+    write(new / "other", b"y")
+    write(new / "f", b"new")
+    os.kill(old.pid(), signal.SIGCONT)
+    wait_until(lambda: not old.mounted(), 60, "the end of the mount")
+    old.wait_end(code=None)
+    writer.communicate("end\n", timeout=60 * SLOW)
+    # Both sessions had the number 1, and it goes on.
+    wait_until(lambda: [x["info"]["MountPoint"] for x in v.status()["sessions"]] == [str(new.path)], 30, "a heartbeat")
+    assert "another client has ended" not in new.log()
+    assert read(new / "f") == b"new"
+    new = new.remount()
+    assert read(new / "f") == b"new"
+    new.umount()
+    found, _ = cachefs_check.check(v.url, str(v.bucket), cachefs_check.Options(unmounted=True))
+    assert not found, found[:20]

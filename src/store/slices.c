@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/activity.h"
 #include "store-internal.h"
 
 /* Of ids modulo 256, with hash_prefix: one listing each. */
@@ -51,7 +52,9 @@ static int list_from(struct cfs_store *s, uint64_t id, struct range *r, cfs_dead
 	strrchr(prefix, '/')[1] = '\0';
 	r->prefix = strlen(prefix);
 	r->ten = next_ten(id);
+	cfs_activity_wait(CFS_WAIT_OBJECT_LIST, id, prefix);
 	rc = s->object->ops->list(s->object, prefix, after, note_key, r, deadline);
+	cfs_activity_wait_end();
 	return rc == STOP_NONE || rc == -ENOENT ? 0 : rc;
 }
 

@@ -7,6 +7,7 @@
  * has no time for that, so it leaves the session to the next operation of the process.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -27,7 +28,7 @@ void sql_abandon(struct sql_db *db, const char *session)
 	if (n == SQL_ABANDONED_MAX)
 		memmove(a->v, a->v + 1, --n * sizeof(*a->v));
 	a->v[n].give_up = 0;
-	memcpy(a->v[n].session, session, sizeof(a->v[n].session));
+	snprintf(a->v[n].session, sizeof(a->v[n].session), "%s", session);
 	atomic_store(&a->n, n + 1);
 	pthread_mutex_unlock(&a->lock);
 }

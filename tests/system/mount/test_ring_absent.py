@@ -43,7 +43,8 @@ def test_ring_for_which_something_lacks(volume):
     need_ring()
     with switched("Y"):
         mnt = volume.mount("supervise=false", limit="--nofile=64:64")
+    line = "as the ring cannot be started: mount=%s error=EMFILE" % mnt
+    wait_until(lambda: line in mnt.log(), 10, "the decision, which requests on the device do not wait for")
     assert mnt.stat("fuse_io_uring") == 0
-    assert "as the ring cannot be started: mount=%s error=EMFILE" % mnt in mnt.log()
     write(mnt / "f", b"device")
     assert read(mnt / "f") == b"device"

@@ -387,6 +387,7 @@ def test_hang_up(ws, volume):
     mnt.umount()
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup(1) ignores it for all below
         os.execve(tool("cachefs"), ["cachefs", "mount", "--foreground", volume.url, str(mnt)], ws.env())
     wait_until(lambda: mnt.mounted() and os.path.exists(mnt / "f"), 30, "the mount")
     os.close(terminal)

@@ -637,9 +637,10 @@ static void failed_compaction_delays_no_other_file(void **state)
 		  data_metric(v, "data_compactions_total") == 1));
 	assert_true(cfs_now_ms() - start_ms < 8 * TIMEOUT_MS);
 	/* Four files in succession: it is the store that fails. */
-	for (ino = 3; ino <= 6; ino++)
+	for (ino = 3; ino <= 6; ino++) {
+		start_ms = cfs_now_ms();
 		fail_compaction(v, ino);
-	start_ms = cfs_now_ms();
+	}
 	WAIT_FOR((cfs_data_queue_compact(v->data, FILES, 0, false),
 		  data_metric(v, "data_compactions_total") == 2));
 	assert_true(cfs_now_ms() - start_ms >= 8 * TIMEOUT_MS);

@@ -332,7 +332,7 @@ static void test_heartbeat(void **state)
 	struct cfs_engine *e = vol.m->eng;
 	struct cfs_ctx c = as_root();
 	struct cfs_meta *m;
-	uint64_t dead;
+	uint64_t dead, sid, id;
 
 	OK(e->ops->new_session(e, &c, "{}", c.now.tv_sec - 10, &dead));
 	m = open_third(&conf);
@@ -344,8 +344,14 @@ static void test_heartbeat(void **state)
 	assert_false(session_exists(dead));
 	change_setting(unlimit_volume);
 	lose_volume();
+	/* Nothing is written into the other volume, where a session may have the same number. */
+	assert_true(cfs_meta_is_gone(m));
+	assert_int_equal(cfs_meta_new_slice(m, &c, &id), -EROFS);
+	sid = cfs_meta_sid(m);
 	OK(cfs_meta_stop(m));
 	cfs_meta_close(m);
+	assert_true(session_exists(sid));
+	OK(e->ops->clean_session(e, &c, sid, INT64_MAX));
 }
 
 static struct {

@@ -42,6 +42,8 @@ def test_owner_quotas_count_what_was_there(ws, volume):
                     os.unlink(mnt / n)
 
     os.chmod(mnt / "d", 0o777)
+    # Files that are made before are not counted, and would be when they are removed.
+    wait_until(lambda: "setting was changed" in mnt.log(), 30, "the mount to count owners")
     wait_until(full, 30, "the limit")
     mnt.umount()
     assert ask(ws, "quota", "repair", volume.url) is not None

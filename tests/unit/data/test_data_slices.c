@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/activity.h"
+#include "data/data-internal.h"
 #include "data_fixture.h"
 
 /* Another client compacts and its objects vanish: the list is read again; then an honest EIO. */
@@ -605,13 +606,23 @@ static void failed_compaction_pauses(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+static bool is_compacting(struct volume *v)
+{
+	bool any;
+
+	pthread_mutex_lock(&v->data->lock);
+	any = v->data->n_compacts > 0;
+	pthread_mutex_unlock(&v->data->lock);
+	return any;
+}
+
 /* The compaction of two slices of the file fails, which takes the store's timeout. */
 static void fail_compaction(struct volume *v, cfs_ino_t ino)
 {
 	set_closed(&v->object, true);
 	cfs_data_queue_compact(v->data, ino, 0, false);
 	wait_for_put(&v->object);
-	WAIT_FOR(!is_putting(v));
+	WAIT_FOR(!is_compacting(v));
 	set_closed(&v->object, false);
 }
 

@@ -17,7 +17,7 @@
  *	look	what a mount that comes later sees
  *	trace	the calls of the last run
  *
- * Answers: "calls N MET", "died REQUEST", "answer REQUEST NUMBER", "mark REQUEST CALLS" (calls made
+ * Answers: "calls N MET", "grouped COMMITS", "died REQUEST", "answer REQUEST NUMBER", "mark REQUEST CALLS" (calls made
  * until it was answered), "hang WHO", "failed WHO STATUS", lines of dump.h after "tree ", and
  * "closed NUMBER". The unmount counts as the last request.
  */
@@ -30,12 +30,12 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "calls.h"
+#include "data/data-internal.h"
 #include "dump.h"
 #include "mount.h"
 #include "requests.h"
@@ -43,13 +43,12 @@
 
 #define LINE_MAX_LEN 8192
 #define DEADLINE_S   60
-#define PAUSE_NS     20000
-#define PAUSES	     2000 /* before the kernel is asked */
 
 struct scene {
 	struct calls calls;
 	struct progress progress;
 	uint32_t calls_at[REQUESTS_MAX]; /* made when request i was answered */
+	uint64_t grouped;		 /* commits that shared a transaction */
 };
 
 static struct scene *scene;
@@ -61,25 +60,10 @@ static struct sequence {
 	uint32_t n, prelude;
 } seq;
 
-/*
- * Waits until all other threads sleep, twice with no call in between: background work of a request
- * ends before the next one begins, so that runs are alike.
- */
+/* Background work of a request ends before the next one begins, so that runs are alike. */
 static void settle(void)
 {
-	const struct timespec pause = {.tv_nsec = PAUSE_NS};
-	cfs_deadline_t deadline = cfs_deadline_in(DEADLINE_S * 1000);
-	uint32_t before;
-	int quiet = 0, n;
-	bool all;
-
-	for (n = 0; quiet < 2 && !cfs_deadline_passed(deadline); n++) {
-		before = atomic_load(&scene->calls.n);
-		all = threads_sleep() || (n >= PAUSES && threads_sleep_in_kernel());
-		quiet = all && before == atomic_load(&scene->calls.n) ? quiet + 1 : 0;
-		if (quiet < 2)
-			nanosleep(&pause, NULL);
-	}
+	threads_settle(&scene->calls.n, cfs_deadline_in(DEADLINE_S * 1000));
 }
 
 /* ---- what was promised, in the log of tests/system/recorder.c ---- */
@@ -114,6 +98,7 @@ static void close_volume(struct mount *m)
 	struct progress *p = &scene->progress;
 
 	atomic_store(&p->begun, seq.n + 1);
+	scene->grouped = atomic_load(&m->data->grouped_commits);
 	p->answer[seq.n] = mount_close(m);
 	mark(seq.n);
 	atomic_store(&scene->calls.armed, false);
@@ -128,7 +113,7 @@ static void run_requests(struct mount *m, uint32_t first, bool again, bool armed
 	for (i = first; i < seq.n; i++, again = false) {
 		if (i == seq.prelude && armed)
 			atomic_store(&scene->calls.armed, true);
-		request_run(m, conf.handoff, &scene->progress, i, seq.request[i], again);
+		request_run(m, conf.handoff, &scene->progress, i, seq.request[i], again, settle);
 		mark(i);
 		settle();
 		scene->calls_at[i] = atomic_load(&scene->calls.n);
@@ -270,6 +255,7 @@ static void run(const char *fate, uint32_t at)
 	ok = run_process("worker", worker, dies);
 	died = dies && scene->calls.met;
 	printf("calls %u %d\n", scene->calls.n, scene->calls.met);
+	printf("grouped %llu\n", (unsigned long long)scene->grouped);
 	if (died)
 		printf("died %u\n", scene->progress.done);
 	if (ok && died && !strncmp(fate, "worker", 6))

@@ -312,6 +312,15 @@ def flush(s, fd):
     return (commits_of_fd(s, fd)[1], 0) if s.open(fd) else ([], -errno.EBADF)
 
 
+def close_together(s, *fds):
+    steps = []
+    if not all(map(s.open, fds)):
+        return [], -errno.EBADF
+    for fd in fds:
+        steps += commits_of_fd(newest(s, steps), fd)[1]
+    return steps, 0
+
+
 def release(s, fd):
     if not s.open(fd):
         return [], -errno.EBADF
@@ -326,10 +335,10 @@ def unmount(s):
     return steps, 0
 
 
-REQUESTS = {f.__name__.rstrip("_"): f for f in (
+REQUESTS = {f.__name__.rstrip("_").replace("_", "-"): f for f in (
     create, open_, mkdir, symlink, link, rename, exchange, unlink, rmdir, chmod, setxattr, write, append, truncate,
-    fallocate, punch, copy, fsync, flush, release, unmount)}
-ON_DATA = ("write", "append", "truncate", "fallocate", "punch", "copy", "fsync", "flush", "unmount")
+    fallocate, punch, copy, fsync, flush, close_together, release, unmount)}
+ON_DATA = ("write", "append", "truncate", "fallocate", "punch", "copy", "fsync", "flush", "close-together", "unmount")
 COMMIT_FIRST = ("truncate", "fallocate", "punch", "copy")
 
 
@@ -342,16 +351,16 @@ def steps_of(state, request):
 
 
 def is_close(request):
-    return request.split(" ")[0] in ("flush", "release")
+    return request.split(" ")[0] in ("flush", "release", "close-together")
 
 
 def closed_early(states, request):
     """A close was answered, and some of its commits were made."""
     out = set()
     for s in states:
-        name, fd = request.split(" ")
-        for after in [s, *commits_of_fd(s, fd)[1]] if s.open(fd) else []:
-            out.add(after.with_fd(fd, None) if name == "release" else after)
+        name, *fds = request.split(" ")
+        for after in [s, *close_together(s, *fds)[0]] if all(map(s.open, fds)) else []:
+            out.add(after.with_fd(fds[0], None) if name == "release" else after)
     return out
 
 
@@ -375,11 +384,12 @@ def told(before, state, request):
         if not (lost | closed) - {"no"}:
             return {0}, state
         return {-errno.EIO} | ({0} if "yes" not in lost else set()), state
-    number = state.open(args[0]) if name in ("fsync", "flush") else None
-    if not number or state.inode(number).lost == "no":
+    numbers = [n for n in map(state.open, args) if n] if name in ("fsync", "flush", "close-together") else []
+    lost = {state.inode(n).lost for n in numbers} - {"no"}
+    if not lost:
         return {0}, state
-    may = {-errno.EIO} if state.inode(number).lost == "yes" else {0, -errno.EIO}
-    return may, state.set(number, lost="no") if name == "fsync" else state
+    may = {-errno.EIO} if "yes" in lost else {0, -errno.EIO}
+    return may, state.set(numbers[0], lost="no") if name == "fsync" else state
 
 
 def carried_out(states, request, answer):

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "data/data-internal.h"
 
 #define ARGS	  6
 #define WRITE_MAX 16384
@@ -16,6 +17,7 @@
 struct request {
 	struct mount *m;
 	struct progress *p;
+	void (*settle)(void);
 	struct cfs_ctx ctx;
 	char *arg[ARGS];
 };
@@ -258,6 +260,32 @@ static int do_flush(struct request *q)
 	return cfs_vfs_flush_file(q->m->vfs, &q->ctx, fh_of(q, 1), 1);
 }
 
+/* advancing: as if a thread looked at the first one of the queue. */
+static void hold_queue(struct cfs_closing_queue *queue, bool advancing)
+{
+	pthread_mutex_lock(&queue->lock);
+	queue->advancing = advancing;
+	pthread_mutex_unlock(&queue->lock);
+}
+
+static int do_close_together(struct request *q)
+{
+	struct cfs_data *d = q->m->data;
+	int i, r, first = 0;
+
+	if (!fh_of(q, 1) || !fh_of(q, 2) || !fh_of(q, 3))
+		return -EBADF;
+	hold_queue(&d->closing, true);
+	for (i = 1; i <= 3; i++) {
+		r = cfs_vfs_flush_file(q->m->vfs, &q->ctx, fh_of(q, i), 1);
+		first = first ? first : r;
+	}
+	q->settle();
+	hold_queue(&d->closing, false);
+	cfs_closing_advance(d);
+	return first;
+}
+
 /* The kernel reads no answer to it. */
 static int do_release(struct request *q)
 {
@@ -297,6 +325,7 @@ static const struct verb {
 	{"fsync", do_fsync, false, 0, 0},
 	{"flush", do_flush, false, 0, 0},
 	{"release", do_release, false, 0, 0},
+	{"close-together", do_close_together, false, 0, 0},
 };
 
 static const struct verb *verb_of(const char *name)
@@ -327,9 +356,9 @@ static int prepare(struct request *q, const struct verb *verb)
 }
 
 void request_run(struct mount *m, struct cfs_handoff *handoff, struct progress *p, uint32_t i,
-		 const char *text, bool again)
+		 const char *text, bool again, void (*settle)(void))
 {
-	struct request q = {.m = m, .p = p};
+	struct request q = {.m = m, .p = p, .settle = settle};
 	struct cfs_handoff_request *record = NULL;
 	const char *broken = getenv("EXHAUSTIVE_BREAK");
 	const struct verb *verb;

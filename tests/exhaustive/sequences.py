@@ -52,6 +52,8 @@ OPERATIONS = {
     "fsync": "fsync 0",
     "close": "flush 0;release 0",
     "close-duplicate": "write 0 60 70 y;flush 0",
+    "close-group": "write 0 60 70 y;create g 2 0600;write 2 0 200 g;create h 3 0600;write 3 0 300 h;"
+    "close-together 0 2 3;release 2;release 3",
     "setxattr": "setxattr a user.x y",
     "chmod": "chmod a 0600",
     "write-chmod": "write 0 50 60 x;chmod a 0604",

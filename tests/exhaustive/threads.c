@@ -11,11 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "libc.h"
 
 #define THREADS_MAX 256
+#define PAUSE_NS    20000
+#define PAUSES	    2000 /* before the kernel is asked */
 
 static struct thread {
 	_Atomic bool used;
@@ -142,7 +145,7 @@ long syscall(long number, ...)
 	return r;
 }
 
-bool threads_sleep(void)
+static bool all_sleep(void)
 {
 	struct thread *t;
 	void *at;
@@ -176,7 +179,8 @@ static bool is_asleep(const char *tid)
 	return !p || p[2] == 'S';
 }
 
-bool threads_sleep_in_kernel(void)
+/* Right even where a wakeup came before its wait. */
+static bool all_sleep_in_kernel(void)
 {
 	char own[16];
 	struct dirent *e;
@@ -189,6 +193,22 @@ bool threads_sleep_in_kernel(void)
 	if (d)
 		closedir(d);
 	return all;
+}
+
+void threads_settle(const _Atomic uint32_t *calls, cfs_deadline_t deadline)
+{
+	const struct timespec pause = {.tv_nsec = PAUSE_NS};
+	uint32_t before;
+	int quiet = 0, n;
+	bool all;
+
+	for (n = 0; quiet < 2 && !cfs_deadline_passed(deadline); n++) {
+		before = atomic_load(calls);
+		all = all_sleep() || (n >= PAUSES && all_sleep_in_kernel());
+		quiet = all && before == atomic_load(calls) ? quiet + 1 : 0;
+		if (quiet < 2)
+			nanosleep(&pause, NULL);
+	}
 }
 
 /* Names of threads leave entries of /proc behind, which the kernel removes slowly. */

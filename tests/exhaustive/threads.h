@@ -10,10 +10,9 @@
 #ifndef EXHAUSTIVE_THREADS_H
 #define EXHAUSTIVE_THREADS_H
 
-#include <stdbool.h>
+#include "base/clock.h"
 
-bool threads_sleep(void);
-/* The same as the kernel has it: right even where a wakeup came before its wait. */
-bool threads_sleep_in_kernel(void);
+/* Waits until all other threads sleep, twice while *calls stays the same. */
+void threads_settle(const _Atomic uint32_t *calls, cfs_deadline_t deadline);
 
 #endif

@@ -208,11 +208,13 @@ class Answer:
         """trash: a file may have names in it, which only the checker counts."""
         self.trash = trash
         self.answers, self.marks, self.tree, self.calls = {}, {}, {}, 0
-        self.met, self.died, self.closed, self.wrong, self.names = False, None, None, [], []
+        self.met, self.grouped, self.died, self.closed, self.wrong, self.names = False, 0, None, None, [], []
         for line in lines:
             word, _, rest = line.partition(" ")
             if word == "calls":
                 self.calls, self.met = int(rest.split()[0]), rest.split()[1] == "1"
+            elif word == "grouped":
+                self.grouped = int(rest)
             elif word == "died":
                 self.died = int(rest)
             elif word in ("answer", "mark"):

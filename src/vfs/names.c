@@ -2,6 +2,7 @@
 /* Names and attributes: the metadata calls with the caches in front of them. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +15,11 @@
 static uint64_t to_ms(uint64_t ns)
 {
 	return ns / 1000000;
+}
+
+static bool is_dotdot(const char *name, size_t len)
+{
+	return len == 2 && !memcmp(name, "..", 2);
 }
 
 static int check_name(const char *name, size_t len)
@@ -195,11 +201,46 @@ static bool is_absent(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t di
 	enum newdirs_answer answer;
 
 	/* Where cachefs checks permissions, the metadata checks that the caller may search. */
-	if (ctx->check || (len == 2 && !memcmp(name, "..", 2)))
+	if (ctx->check || is_dotdot(name, len))
 		return false;
 	answer = newdirs_lookup(&v->newdirs, dir, name, len, now_ms);
 	return answer == NEWDIRS_ABSENT || (answer == NEWDIRS_LIST && list_new_dir(v, ctx, dir) &&
 					    !newdirs_knows(&v->newdirs, dir, name, len));
+}
+
+struct place {
+	char *top; /* the path of the mount's root */
+	bool inside;
+};
+
+static int compare_with_top(void *arg, const char *path)
+{
+	struct place *p = arg;
+	size_t len;
+
+	if (!p->top)
+		return (p->top = strdup(path)) ? 0 : -ENOMEM;
+	len = strlen(p->top);
+	p->inside |= !strncmp(path, p->top, len) && (path[len] == '/' || !path[len]);
+	return 0;
+}
+
+/*
+ * Returns -ESTALE when a subdirectory mount has no name of the inode: a file handle, which an NFS
+ * client may have made up, can name any inode of the volume.
+ */
+static int check_inside(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino)
+{
+	struct place place = {0};
+	int r;
+
+	if (ino == v->conf.root || v->conf.root == CFS_ROOT_INO)
+		return 0;
+	r = cfs_meta_each_path(v->conf.meta, ctx, v->conf.root, compare_with_top, &place);
+	if (!r && place.top)
+		r = cfs_meta_each_path(v->conf.meta, ctx, ino, compare_with_top, &place);
+	free(place.top);
+	return !r && !place.inside ? -ESTALE : r;
 }
 
 /* The inode of a file handle (open_by_handle_at(2)): any inode, not only a directory. */
@@ -212,6 +253,8 @@ static int lookup_self(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t i
 	ret->entry_ms = 0;
 	if (!ino_is_special(ino)) {
 		r = get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms);
+		if (!r)
+			r = check_inside(v, ctx, ino);
 	} else {
 		ret->attr_ms = 0;
 		r = special_getattr(v, ino, &ret->attr);
@@ -233,7 +276,7 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 	if (name_is_reserved(v, parent, name, len))
 		return special_lookup(v, ctx, name, len, ret);
 	/* ".." of the mount's root is the root itself, also of a subdirectory mount. */
-	if (parent == v->conf.root && len == 2 && !memcmp(name, "..", 2))
+	if (parent == v->conf.root && is_dotdot(name, len))
 		len = 1;
 	if (len == 1 && name[0] == '.')
 		return lookup_self(v, ctx, parent, ret);
@@ -242,6 +285,8 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 			return -ENOENT;
 		seq = cache_seq(&v->cache);
 		r = cfs_meta_lookup(v->conf.meta, ctx, parent, name, len, &e);
+		if (!r && is_dotdot(name, len))
+			r = check_inside(v, ctx, e.ino);
 		if (r == -ENOENT)
 			ret->entry_ms = (uint32_t)v->conf.absent_timeout_ms;
 		if (r < 0)

@@ -62,6 +62,39 @@ def test_files_by_handle(mnt):
         open_handle(mnt, f)
 
 
+def test_handles_of_a_subdirectory_mount(volume):
+    """An NFS client can make up the handle of any inode: those outside of the mount are not found."""
+    whole = volume.mount()
+    for path in ("in/x", "inner", "in/moved"):
+        os.makedirs(whole / path)
+        write(whole / path / "f", b"content")
+    os.link(whole / "inner/f", whole / "in/linked")
+    write(whole / "secret", b"secret")
+    names = ("in/x", "in/x/f", "in/moved", "in/moved/f", "in/linked", "secret", "inner", ".")
+    handles = {name: handle_of(whole / name) for name in names}
+    os.rename(whole / "in/moved", whole / "moved")
+    mnt = volume.mount("subdir=/in")
+    for name in ("in/x", "in/x/f", "in/linked"):
+        os.close(open_handle(mnt, handles[name]))
+    for name in ("secret", "inner", "in/moved", "in/moved/f"):
+        with fails("ESTALE"):
+            open_handle(mnt, handles[name])
+    fd = open_handle(mnt, handles["."], os.O_RDONLY | os.O_DIRECTORY)
+    assert os.listdir(fd) == os.listdir(mnt.path)
+    os.close(fd)
+    # A directory that the kernel knows is moved away: its parent is not found.
+    fd = os.open(mnt / "x", os.O_RDONLY)
+    mode = os.stat(mnt.path).st_mode
+    os.chmod(whole.path, 0o700)
+    os.rename(whole / "in/x", whole / "x")
+    with open("/proc/sys/vm/drop_caches", "w") as c:
+        c.write("2")
+    with fails("ESTALE"):
+        open_handle(mnt, handles["in/x/f"])
+    assert os.stat(mnt.path).st_mode == mode
+    os.close(fd)
+
+
 def test_times_after_2038_and_before_1970(mnt):
     write(mnt / "f", b"")
     for ns in (2**33 * 10**9 + 1, 2**35 * 10**9 + 999_999_999, 0):

@@ -272,6 +272,8 @@ static void create(const struct cfs_vfs_conf *conf)
 	}
 REFUSE(cfs_meta_readlink, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
        char buf[CFS_SYMLINK_MAX + 1])
+REFUSE(cfs_meta_each_path, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+       cfs_path_fn fn, void *arg)
 REFUSE(cfs_meta_link, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
        cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret)
 REFUSE(cfs_meta_link_unnamed, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,

@@ -87,7 +87,7 @@ extern const struct cfs_metric_table cfs_replica_metrics;
 /*
  * Starts threads. 1: the bucket refuses to create an object twice, also when several try at once (a
  * server that does not is found very likely, not surely). 0: it replaces the object. Else its
- * error.
+ * error, also where it cannot be listed.
  */
 int cfs_replica_probe(struct cfs_object_store *o, const char *volume, cfs_deadline_t deadline);
 

@@ -89,10 +89,20 @@ static int probe_at_once(struct cfs_object_store *o, const char *volume, cfs_dea
 	return gone < 0 ? gone : 1;
 }
 
+static int end_listing(void *arg, const struct cfs_object_info *info)
+{
+	return 1;
+}
+
 int cfs_replica_probe(struct cfs_object_store *o, const char *volume, cfs_deadline_t deadline)
 {
-	int i, r = probe_twice(o, volume, deadline);
+	char prefix[CHAIN_KEY];
+	int i, r;
 
+	snprintf(prefix, sizeof(prefix), "%s/testing/", volume);
+	r = o->ops->list(o, prefix, "", end_listing, NULL, deadline);
+	if (r >= 0)
+		r = probe_twice(o, volume, deadline);
 	for (i = 0; i < ROUNDS && r == 1; i++)
 		r = probe_at_once(o, volume, deadline);
 	return r;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "append.h"
+#include "base/activity.h"
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -380,7 +381,7 @@ static void *run(void *arg)
 	r->tries = 0;
 	while (r->state != FENCED && !cfs_deadline_passed(r->stop_by)) {
 		turn(r, asked, &rc);
-		if (!rc)
+		if (!rc || rc == -EACCES)
 			break;
 		cfs_backoff(0, 100, 100, r->stop_by);
 	}
@@ -529,6 +530,8 @@ void cfs_replica_stop(struct cfs_replica *r, cfs_deadline_t deadline)
 	r->stop_by = deadline;
 	pthread_cond_signal(&r->wake);
 	pthread_mutex_unlock(&r->lock);
+	cfs_activity_wait(CFS_WAIT_THREAD, 0, "replica");
 	pthread_join(r->thread, NULL);
+	cfs_activity_wait_end();
 	destroy(r);
 }

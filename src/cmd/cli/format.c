@@ -219,6 +219,10 @@ static int check_unused(struct cfs_object_store *store, const struct cfs_setting
 			s->name, f.key);
 	/* Without the right to list, reading may be allowed. */
 	if (r == -EACCES)
+		fputs("cachefs: warning: the bucket may not be listed: gc, fsck, destroy, backups "
+		      "and replication of the metadata need that\n",
+		      stderr);
+	if (r == -EACCES)
 		return volume_check_id(s, store, deadline, err);
 	return cfs_fail(err, r, "cannot see whether %s is in use in the object store: %s", prefix,
 			strerror(-r));

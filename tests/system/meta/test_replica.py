@@ -540,6 +540,11 @@ def test_format_replicates_into_a_bucket_elsewhere(ws, s3, via):
     via.add("PUT", "untried2/testing/replica", status=403)
     assert "warning: the metadata is not replicated" in untried.format(storage="s3", bucket=untried.where, replicate=None).stderr
     assert mode(untried) is None
+    unlisted = S3Volume(ws, s3, "unlisted", url="%s/bucket" % via.url, format=False)
+    via.add("GET", "list-type.*unlisted", status=403, body=xml_error("AccessDenied"))
+    said = unlisted.format(storage="s3", bucket=unlisted.where, replicate=None).stderr
+    assert "the bucket may not be listed" in said and "the metadata is not replicated" in said
+    assert mode(unlisted) is None
     unchecked = S3Volume(ws, s3, "unchecked", no_check=True, replicate=None)
     unchecked.check_options = None
     assert mode(unchecked) is None

@@ -53,6 +53,27 @@ def test_an_outage_is_survived(ws, s3, via):
     assert contents(again.mount("ro", env=s3.keys)) == {**want, "before": b"1", "burst": b"2"}
 
 
+@pytest.mark.parametrize("status, code, options", [(403, "AccessDenied", ""), (503, "SlowDown", "stop-timeout=8")])
+def test_unmount_while_the_bucket_takes_no_entries(ws, s3, via, status, code, options):
+    """It waits for an outage to end, and says so; a refusal stays."""
+    vol = S3Volume(ws, s3, url="%s/bucket" % via.url, replicate="async")
+    mnt = vol.mount(options, env=s3.keys)
+    mnt.allow("object store|replica")
+    covered(mnt)
+    via.add(".*", "meta-replica", status=status, body=xml_error(code))
+    write(mnt / "last", b"1")
+    before = len(via.seen(".*", "meta-replica"))
+    mnt.umount()
+    assert "the last changes are not in the bucket, the next mount stores them" in mnt.log()
+    if status == 403:
+        assert len(via.seen(".*", "meta-replica")) - before < 20  # in 30 s it would be 200
+    else:
+        assert 'waits_for="end of thread replica' in mnt.log()
+    via.clear()
+    again = vol.mount(env=s3.keys)
+    covered(again)
+
+
 def test_a_lost_answer_is_no_other_writer(ws, s3, via):
     vol = S3Volume(ws, s3, url="%s/bucket" % via.url, replicate="async")
     mnt = vol.mount(env=s3.keys)

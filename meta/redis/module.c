@@ -64,7 +64,7 @@ static int check_eviction(struct rds *r, const redisReply *info, char err[256])
 			r->target.where, policy);
 }
 
-/* Checks that the user may run scripts. INFO may be forbidden, which is not an error. */
+/* Checks that the user may run scripts. */
 static int check_rights(struct rds *r, struct rds_sock *s, cfs_deadline_t deadline, char err[256])
 {
 	redisReply *reply = NULL;
@@ -104,6 +104,14 @@ static int check_info(struct rds *r, struct rds_sock *s, cfs_deadline_t deadline
 		rc = rds_sock_ask(s, deadline, &info, "INFO", sections[i], NULL);
 		if (rc)
 			break;
+		if (info->type == REDIS_REPLY_ERROR && !strstr(info->str, "LOADING")) {
+			r->info_refused = true;
+			cfs_warn("the metadata server refuses INFO, whether it may evict keys or "
+				 "was restored stays unknown: url=%s answer=%.160s",
+				 r->target.where, info->str);
+			freeReplyObject(info);
+			break;
+		}
 		if (i == 0)
 			rc = check_version(r, info, err);
 		else if (i == 1 && !r->target.cluster)

@@ -115,7 +115,7 @@ struct rds {
 	struct rds_windows *windows;
 	struct rds_deletions *deletions;
 	struct cfs_optimistic optimistic; /* optimistic.c */
-	atomic_bool info_refused;	  /* settle.c */
+	bool info_refused;		  /* to this user; fixed when the volume is opened */
 	atomic_bool group_refused;	  /* data.c: commits are made one by one */
 	_Atomic uint64_t group_slots;	  /* data.c: of a group that was answered; 0: none */
 };

@@ -47,15 +47,13 @@ int rds_op_settle(struct cfs_engine *e, const struct cfs_ctx *ctx)
 	bool log = true, idle = true;
 	int r = 0;
 
-	if (!atomic_load(&rds->info_refused)) {
+	if (!rds->info_refused)
 		r = ask(e, ctx, &log, &idle);
-		atomic_store(&rds->info_refused, r == -EACCES);
-	}
 	/* Without an append-only file there is nothing to wait for. */
-	if (!log || (r && r != -EACCES))
+	if (r || !log)
 		return r;
 	pause_ms(LATE_MS);
-	if (atomic_load(&rds->info_refused))
+	if (rds->info_refused)
 		return 0;
 	do {
 		r = ask(e, ctx, &log, &idle);

@@ -806,6 +806,18 @@ def test_passwords(ws):
     assert "NOPERM" in refused(ws, "redis://eve:eve@" + host)
 
 
+def test_user_who_may_not_call_info(ws):
+    """As of many hosted servers: what became of a change is known after two seconds all the same, and objects go."""
+    s = server(ws)
+    s.connect("0").execute_command("ACL", "SETUSER", "joe", "on", ">joe", "~*", "&*", "+@all", "-@dangerous")
+    v = ws.volume(url="redis://joe:joe@127.0.0.1:%d/0" % s.port, trash_days=0)
+    mnt = v.mount()
+    write(mnt / "f", b"x")
+    os.unlink(mnt / "f")
+    wait_until(lambda: not v.objects(), 30, "the removal of the object")
+    assert "refuses INFO" in ws.run("cachefs", "gc", "--delete", v.url, check=True).stderr
+
+
 def test_servers_that_cannot_be_used(ws):
     s = server(ws)
     replica = server(ws, "--replicaof", "127.0.0.1", str(s.port))

@@ -113,6 +113,19 @@ typedef int (*rds_key_fn)(void *arg, uint64_t n, const char *rest, size_t rest_l
 int rds_scan_keys(CFS_ENG, CFS_CTX, const char *name, struct rds_cursor *cursor, rds_key_fn fn,
 		  void *arg);
 
+/* repair.c: calls fn for each entry of a directory; HSCAN may return one twice. */
+typedef int (*rds_entry_fn)(void *arg, cfs_ino_t dir, const redisReply *name,
+			    const redisReply *value);
+int rds_each_entry(CFS_ENG, cfs_ino_t dir, rds_entry_fn fn, void *arg);
+
+/*
+ * near.c: 1 and a name of the inode in that directory, which has it at this moment; 0: there is
+ * none. name: CFS_NAME_MAX bytes.
+ */
+int rds_near_name(CFS_ENG, CFS_CTX, cfs_ino_t dir, cfs_ino_t ino, char *name, size_t *ret_len);
+struct rds_near *rds_near_create(void);
+void rds_near_destroy(struct rds_near *near); /* or NULL */
+
 /* apply.c: conditions, and commands that are executed when all of them hold (apply.lua). */
 struct rds_apply {
 	struct rds_request words;

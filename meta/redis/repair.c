@@ -45,9 +45,7 @@ struct check {
 
 /* ---- walking one directory ---- */
 
-typedef int (*entry_fn)(void *arg, cfs_ino_t dir, const redisReply *name, const redisReply *value);
-
-static int each_entry(struct cfs_engine *e, cfs_ino_t dir, entry_fn fn, void *arg)
+int rds_each_entry(struct cfs_engine *e, cfs_ino_t dir, rds_entry_fn fn, void *arg)
 {
 	const redisReply *page;
 	struct rds_request q;
@@ -88,9 +86,9 @@ static int match_entry(void *arg, cfs_ino_t dir, const redisReply *name, const r
 	return s->fn(s->arg, dir, name->str, name->len);
 }
 
-/* The parent directories recorded at the inode. */
+/* The parent directories recorded at the inode, and whether it has one name only. */
 static int parents_of(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
-		      cfs_ino_t **ret, size_t *ret_n)
+		      cfs_ino_t **ret, size_t *ret_n, bool *ret_single)
 {
 	struct rds_request q;
 	struct cfs_attr attr;
@@ -110,6 +108,8 @@ static int parents_of(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t
 	}
 	if (!r && attr.parent)
 		v[n++] = attr.parent;
+	if (!r)
+		*ret_single = attr.parent && (attr.nlink == 1 || attr.type == CFS_TYPE_DIR);
 	for (i = 0; !r && !attr.parent && i + 1 < q.reply[1]->elements; i += 2)
 		if (rds_int(q.reply[1]->element[i + 1]) > 0)
 			v[n++] = strtoull(q.reply[1]->element[i]->str, NULL, 10);
@@ -119,18 +119,32 @@ static int parents_of(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t
 	return r;
 }
 
-int rds_op_each_parent(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
-		       cfs_engine_parent_fn fn, void *arg)
+static int each_name(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, bool near,
+		     cfs_engine_parent_fn fn, void *arg)
 {
 	struct name_search s = {.e = e, .ino = ino, .fn = fn, .arg = arg};
 	cfs_ino_t *dirs = NULL;
-	size_t i, n = 0;
-	int r = parents_of(e, ctx, ino, &dirs, &n);
+	char name[CFS_NAME_MAX];
+	size_t i, n = 0, len;
+	bool single = false;
+	int r = parents_of(e, ctx, ino, &dirs, &n, &single);
 
+	if (!r && single && near) {
+		r = rds_near_name(e, ctx, dirs[0], ino, name, &len);
+		if (r > 0)
+			r = fn(arg, dirs[0], name, len);
+		n = 0;
+	}
 	for (i = 0; i < n && !r; i++)
-		r = each_entry(e, dirs[i], match_entry, &s);
+		r = rds_each_entry(e, dirs[i], match_entry, &s);
 	free(dirs);
 	return r == -ENOENT ? 0 : r;
+}
+
+int rds_op_each_parent(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       cfs_engine_parent_fn fn, void *arg)
+{
+	return each_name(e, ctx, ino, !atomic_load(&e->host->opens), fn, arg);
 }
 
 static int note_name(void *arg, cfs_ino_t parent, const char *name, size_t len)
@@ -180,7 +194,7 @@ static int search_everywhere(struct check *a)
 		d.n = 0;
 		r = rds_scan_keys(a->e, &ctx, "d", &cursor, note_dir, &d);
 		for (i = 0; i < d.n && !r; i++)
-			r = each_entry(a->e, d.v[i], match_entry, &s);
+			r = rds_each_entry(a->e, d.v[i], match_entry, &s);
 	} while (!r && cursor.at);
 	free(d.v);
 	return r;
@@ -236,7 +250,7 @@ static int read_names(struct check *a)
 	if (a->ino == CFS_ROOT_INO || a->ino == CFS_TRASH_INO)
 		return 0;
 	if (a->exists)
-		r = rds_op_each_parent(a->e, a->ctx, a->ino, note_name, a);
+		r = each_name(a->e, a->ctx, a->ino, false, note_name, a);
 	if (!r && (!a->n_names || a->n_names != (is_dir ? 1 : a->c.attr.nlink)))
 		r = search_everywhere(a);
 	if (!r)
@@ -315,7 +329,7 @@ static int sum_entries(struct check *a)
 	int r;
 
 	rds_begin(&s.q, a->e);
-	r = each_entry(a->e, a->ino, sum_entry, &s);
+	r = rds_each_entry(a->e, a->ino, sum_entry, &s);
 	if (!r)
 		r = flush_sum(&s);
 	rds_end(&s.q);
@@ -608,7 +622,7 @@ static int check_once(struct check *a)
 	if (!r)
 		r = read_names(a);
 	if (!r)
-		r = each_entry(a->e, a->ino, count_entry, a);
+		r = rds_each_entry(a->e, a->ino, count_entry, a);
 	rds_apply_if(&a->fix, a->record, a->record_len, "sk", "GET", "i", a->ino);
 	snprintf(text, sizeof(text), "%" PRId64, a->entries);
 	rds_apply_if(&a->fix, text, strlen(text), "sk", "HLEN", "d", a->ino);

@@ -171,3 +171,33 @@ def test_a_chunk_is_read_once_for_all_its_missing_blocks(ws):
     before = reads()
     assert ask(ws, "gc", db.url)["wrong_references"] == n
     assert reads() - before < 20
+
+
+@pytest.mark.module("redis")
+def test_a_directory_is_read_once_for_the_paths_of_its_files(ws):
+    """A bucket is lost, and each file of a large directory has the directory read for its path."""
+    db = servers.redis_server().database()
+    ws.cleanups.append(db.drop)
+    volume = ws.volume(url=db.url, trash_days=0)
+    volume.check_options = None
+    mnt = volume.mount()
+    os.mkdir(mnt / "many")
+    paths = ["/many/f%d" % i for i in range(150)]
+    for i in range(50):
+        os.mkdir(mnt / ("many/d%d" % i))
+        paths.append("/many/d%d/f" % i)
+    for p in paths:
+        write(mnt / p[1:], b"x")
+    mnt.umount()
+    for p in volume.bucket.rglob("*_0_1"):
+        p.unlink()
+    c = db.connect()
+
+    def reads():
+        return c.info("commandstats").get("cmdstat_hscan", {"calls": 0})["calls"]
+
+    before = reads()
+    r = fsck(ws, volume, "--json", code=DAMAGED)
+    assert sorted(p["path"] for p in r["problems"]) == sorted(paths)
+    # Each directory for the check of its names, and once more for paths.
+    assert reads() - before < 250

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The name of an inode in its directory. Redis finds it by reading the whole directory, so a command
+ * that looks for the paths of many inodes would read it for each. A window keeps the names of a
+ * directory that belong to the lowest inodes from the searched one on: inodes are mostly searched
+ * in their order. A mount keeps no windows.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/bytes.h"
+#include "meta/redis/ops.h"
+
+enum { WINDOWS = 4, NAMES = 50000 };
+
+struct near {
+	cfs_ino_t ino;
+	size_t len;
+	char name[];
+};
+
+struct window {
+	cfs_ino_t dir, from, to;
+	struct near **v;
+	size_t n, cap;
+};
+
+struct rds_near {
+	pthread_mutex_t lock; /* protects the rest */
+	struct window windows[WINDOWS];
+	unsigned next; /* is replaced next */
+};
+
+static void free_window(struct window *w)
+{
+	while (w->n)
+		free(w->v[--w->n]);
+	free(w->v);
+}
+
+struct rds_near *rds_near_create(void)
+{
+	struct rds_near *near = calloc(1, sizeof(*near));
+
+	if (near)
+		pthread_mutex_init(&near->lock, NULL);
+	return near;
+}
+
+void rds_near_destroy(struct rds_near *near)
+{
+	size_t i;
+
+	for (i = 0; near && i < WINDOWS; i++)
+		free_window(&near->windows[i]);
+	if (near)
+		pthread_mutex_destroy(&near->lock);
+	free(near);
+}
+
+static int compare(const void *a, const void *b)
+{
+	const struct near *const *x = a, *const *y = b;
+
+	return CFS_COMPARE((*x)->ino, (*y)->ino);
+}
+
+static void keep_lowest(struct window *w)
+{
+	if (w->n)
+		qsort(w->v, w->n, sizeof(*w->v), compare);
+	if (w->n > NAMES)
+		w->to = w->v[NAMES - 1]->ino;
+	while (w->n > NAMES)
+		free(w->v[--w->n]);
+}
+
+static int add_name(void *arg, cfs_ino_t dir, const redisReply *name, const redisReply *value)
+{
+	struct window *w = arg;
+	struct near *near;
+	cfs_ino_t ino;
+	uint8_t type;
+
+	if (rds_entry_decode(value->str, value->len, &type, &ino) || ino < w->from || ino > w->to ||
+	    name->len > CFS_NAME_MAX)
+		return 0;
+	if (w->n == 2 * NAMES)
+		keep_lowest(w);
+	near = malloc(sizeof(*near) + name->len);
+	if (!near || CFS_ARRAY_ROOM(w->v, w->n, w->cap) < 0) {
+		free(near);
+		return -ENOMEM;
+	}
+	near->ino = ino;
+	near->len = name->len;
+	memcpy(near->name, name->str, name->len);
+	w->v[w->n++] = near;
+	return 0;
+}
+
+static bool find(struct rds_near *near, cfs_ino_t dir, cfs_ino_t ino, char *name, size_t *ret_len)
+{
+	const struct near key = {.ino = ino}, *k = &key;
+	struct near **found = NULL;
+	unsigned i;
+
+	pthread_mutex_lock(&near->lock);
+	for (i = 0; i < WINDOWS && !found; i++) {
+		const struct window *w = &near->windows[i];
+
+		if (w->dir == dir && w->n)
+			found = bsearch(&k, w->v, w->n, sizeof(*w->v), compare);
+	}
+	if (found) {
+		memcpy(name, (*found)->name, (*found)->len);
+		*ret_len = (*found)->len;
+	}
+	pthread_mutex_unlock(&near->lock);
+	return found != NULL;
+}
+
+static int read_window(struct cfs_engine *e, struct rds_near *near, cfs_ino_t dir, cfs_ino_t from)
+{
+	struct window w = {.dir = dir, .from = from, .to = UINT64_MAX}, old;
+	int r = rds_each_entry(e, dir, add_name, &w);
+
+	keep_lowest(&w);
+	if (!r) {
+		pthread_mutex_lock(&near->lock);
+		old = near->windows[near->next];
+		near->windows[near->next] = w;
+		near->next = (near->next + 1) % WINDOWS;
+		pthread_mutex_unlock(&near->lock);
+		w = old;
+	}
+	free_window(&w);
+	return r;
+}
+
+/* Whether the directory has that entry. */
+static int confirm(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, cfs_ino_t ino,
+		   const char *name, size_t len)
+{
+	struct rds_request q;
+	cfs_ino_t is = 0;
+	uint8_t type;
+	int r;
+
+	rds_begin(&q, e);
+	rds_command(&q, "skb", "HGET", "d", dir, name, len);
+	r = rds_run(&q, ctx, CFS_META_OP_other);
+	if (!r && rds_is_bytes(q.reply[0]))
+		rds_entry_decode(q.reply[0]->str, q.reply[0]->len, &type, &is);
+	rds_end(&q);
+	return r ? r : is == ino;
+}
+
+int rds_near_name(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, cfs_ino_t ino,
+		  char *name, size_t *ret_len)
+{
+	struct rds_near *near = rds_of(e)->near;
+	int r = find(near, dir, ino, name, ret_len) ? confirm(e, ctx, dir, ino, name, *ret_len) : 0;
+
+	if (!r)
+		r = read_window(e, near, dir, ino) ?: find(near, dir, ino, name, ret_len);
+	return r;
+}

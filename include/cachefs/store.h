@@ -217,7 +217,8 @@ int cfs_store_has_slice(struct cfs_store *s, uint64_t slice, uint32_t size,
 			cfs_deadline_t deadline);
 /*
  * Whether the bucket has blocks of slices in [first, first + n): 1, 0 or a negative errno. Ids are
- * used in order, so with hash_prefix 8 classes of ids are listed instead of 256. The caller logs.
+ * used in order, so with hash_prefix 8 classes of ids are listed instead of 256. n is at most 4096.
+ * The caller logs.
  */
 int cfs_store_slices_used(struct cfs_store *s, uint64_t first, uint64_t n, cfs_deadline_t deadline);
 /* Removes every block of a slice of `size` bytes, and forgets it in all tiers. */

@@ -75,8 +75,9 @@ int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *
 {
 	int rc = cfs_core_check_writable(m);
 
-	return (int)CFS_CALL(c, m, CFS_META_OP_counter, ctx,
-			     rc ? rc : cfs_ids_next(m, &m->slice_ids, c.ctx, ret_id));
+	if (!rc)
+		rc = cfs_ids_next(m, &m->slice_ids, ctx, ret_id);
+	return rc == -ETIMEDOUT ? -EIO : rc;
 }
 
 /* 1: the earlier attempt was carried out; 0: it was not. */
@@ -417,6 +418,7 @@ int cfs_meta_open_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const str
 			return -EPERM;
 		if ((attr->flags & CFS_FLAG_APPEND) && (!(flags & O_APPEND) || (flags & O_TRUNC)))
 			return -EPERM;
+		cfs_ids_expect(m);
 	}
 	if (!ctx->check)
 		return 0;

@@ -14,6 +14,12 @@ void cfs_unwanted_set(bool (*is_unwanted)(void *arg), void *arg)
 	question_arg = arg;
 }
 
+void cfs_unwanted_get(bool (**ret_is_unwanted)(void *arg), void **ret_arg)
+{
+	*ret_is_unwanted = question;
+	*ret_arg = question_arg;
+}
+
 bool cfs_unwanted(void)
 {
 	return question && question(question_arg);

@@ -12,6 +12,8 @@
 
 /* Sets the check of this thread, until it is set again. NULL: always wanted. */
 void cfs_unwanted_set(bool (*is_unwanted)(void *arg), void *arg);
+/* The check of this thread, to be set in threads that work for it. */
+void cfs_unwanted_get(bool (**ret_is_unwanted)(void *arg), void **ret_arg);
 bool cfs_unwanted(void);
 
 /* When a wait until `until` must be interrupted for the next check. */

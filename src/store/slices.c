@@ -5,10 +5,15 @@
 #include <string.h>
 
 #include "base/activity.h"
+#include "base/unwanted.h"
+#include "base/workers.h"
 #include "store-internal.h"
 
 /* Of ids modulo 256, with hash_prefix: one listing each. */
 #define CLASSES 8
+#define AT_ONCE 8
+/* Of a batch of 4096: four lengths of ids, or two directories, in each class. */
+#define LISTINGS_MAX (4 * CLASSES)
 
 struct range {
 	uint64_t first, end;
@@ -58,19 +63,57 @@ static int list_from(struct cfs_store *s, uint64_t id, struct range *r, cfs_dead
 	return rc == STOP_NONE || rc == -ENOENT ? 0 : rc;
 }
 
+struct listing {
+	struct cfs_job job;
+	struct cfs_store *store;
+	uint64_t id;
+	struct range range;
+	cfs_deadline_t deadline;
+	bool (*is_unwanted)(void *arg); /* of the caller's thread */
+	void *unwanted_arg;
+	int rc;
+};
+
+static void run_listing(struct cfs_job *job)
+{
+	struct listing *l = (struct listing *)job;
+
+	cfs_unwanted_set(l->is_unwanted, l->unwanted_arg);
+	cfs_object_quiet(true);
+	l->rc = list_from(l->store, l->id, &l->range, l->deadline);
+	cfs_object_quiet(false);
+}
+
 int cfs_store_slices_used(struct cfs_store *s, uint64_t first, uint64_t n, cfs_deadline_t deadline)
 {
-	struct range r = {.first = first, .end = first + n};
-	uint64_t per_dir = s->hash_prefix ? 1000000 : 1000, from = first, id;
-	int rc = 0;
+	struct listing all[LISTINGS_MAX], l = {.job = {.run = run_listing},
+					       .store = s,
+					       .range = {.first = first, .end = first + n},
+					       .deadline = deadline};
+	uint64_t per_dir = s->hash_prefix ? 1000000 : 1000, classes = s->hash_prefix ? CLASSES : 1;
+	struct cfs_workers *workers;
+	uint64_t from = first;
+	unsigned i, k = 0;
+	int rc = cfs_workers_create("slice-list", AT_ONCE, LISTINGS_MAX, &workers);
 
-	cfs_object_quiet(true);
-	while (rc == 0 && from < r.end) {
-		for (id = from; rc == 0 && id < r.end && id < from + (s->hash_prefix ? CLASSES : 1);
-		     id++)
-			rc = list_from(s, id, &r, deadline);
+	if (rc < 0)
+		return rc;
+	cfs_unwanted_get(&l.is_unwanted, &l.unwanted_arg);
+	while (rc == 0 && from < first + n) {
+		for (l.id = from; l.id < first + n && l.id < from + classes; l.id++) {
+			if (k == LISTINGS_MAX) {
+				rc = -E2BIG;
+				break;
+			}
+			all[k] = l;
+			if (cfs_workers_try_submit(workers, &all[k].job))
+				run_listing(&all[k].job); /* there is no thread */
+			k++;
+		}
 		from = CFS_MIN((from / per_dir + 1) * per_dir, next_ten(from));
 	}
-	cfs_object_quiet(false);
+	cfs_workers_destroy(workers);
+	for (i = 0; i < k && rc <= 0; i++)
+		rc = all[i].rc > 0 || rc == 0 ? all[i].rc : rc;
 	return rc;
 }

@@ -135,6 +135,14 @@ int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const 
 		return -EINVAL;
 	case ER_DATA_TOO_LONG:
 		return -ERANGE;
+	/* Of a large extended attribute. The server closes the connection. */
+	case ER_NET_PACKET_TOO_LARGE:
+	case CR_NET_PACKET_TOO_LARGE:
+		cfs_err("the server takes no packet of that length: raise its max_allowed_packet: "
+			"url=%s statement=%s",
+			m->sql.db->where, statement);
+		m->sql.broken = true;
+		return -E2BIG;
 	/* The limit is server-wide; closing this connection frees its statements. */
 	case ER_MAX_PREPARED_STMT_COUNT_REACHED:
 		cfs_warn("the server has no prepared statement left, connecting anew: raise its "

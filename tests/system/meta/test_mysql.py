@@ -132,6 +132,20 @@ def test_format_makes_the_database(ws, database):
     query(database, "DROP DATABASE %s_made" % database.name)
 
 
+@mariadb
+def test_sizes_of_packets(ws):
+    """The caller is told that the value is too large, and the administrator which setting limits it."""
+    own = servers.started(ws, servers.Mariadb("--max-allowed-packet=16384"))
+    m = Volume(ws, url=own.database().url).mount()
+    m.allow("raise its max_allowed_packet")
+    write(m / "f", b"x")
+    os.setxattr(m / "f", "user.x", b"x" * 15_000)
+    with fails("E2BIG"):
+        os.setxattr(m / "f", "user.x", b"y" * 40_000)
+    assert os.getxattr(m / "f", "user.x") == b"x" * 15_000
+    assert "raise its max_allowed_packet" in m.log()
+
+
 def test_sizes_of_columns(ws, database):
     """Of values that are too large for one the caller is told. (Names: test_concurrency.py.)"""
     f = Volume(ws, url=database.url).mount() / "f"

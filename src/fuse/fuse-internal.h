@@ -45,6 +45,7 @@ struct cfs_fuse {
 	struct cfs_device device;
 	struct cfs_channel *channel; /* the device, or the ring: where requests come from */
 	struct cfs_ring *ring;	     /* NULL: there is none */
+	bool needs_ring;	     /* io_uring=on: the mount ends rather than use the device */
 	size_t payload;		     /* bytes of the largest request or answer, as agreed on */
 	struct own_answers *own;     /* NULL: libfuse writes its own answers to the device */
 

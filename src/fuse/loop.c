@@ -292,7 +292,7 @@ static void on_wake(int signo)
 {
 }
 
-/* On failure the kernel uses the device. */
+/* On failure the kernel uses the device, or the mount ends. */
 static void start_ring(struct cfs_fuse *f)
 {
 	int r = f->ring ? own_answers_start(f) : 0;
@@ -300,6 +300,16 @@ static void start_ring(struct cfs_fuse *f)
 	if (r == 0 && f->ring)
 		r = ring_start(f->ring, f->payload);
 	if (r == 0 || atomic_load(&f->loop.ended))
+		return;
+	if (f->needs_ring) {
+		cfs_err("io_uring=on: the ring cannot be started, the mount ends: mount=%s "
+			"error=%s",
+			f->mount_point, cfs_errname(r));
+		loop_end(f, r);
+		return;
+	}
+	ring_refuse(f->ring);
+	if (atomic_load(&f->loop.ended))
 		return;
 	f->conf.agreement->sent &= ~INIT_OVER_IO_URING;
 	cfs_warn("requests come through the device, as the ring cannot be started: mount=%s "

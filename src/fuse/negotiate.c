@@ -137,13 +137,19 @@ static uint64_t offered_flags(const void *request, size_t len)
 }
 
 /* Sets the flags of the answer, and describes the agreement in conf.agreement. */
-static void amend(struct cfs_fuse *f, const void *buf, size_t len, struct init_answer *a)
+static int amend(struct cfs_fuse *f, const void *buf, size_t len, struct init_answer *a,
+		 char err[256])
 {
 	struct cfs_agreement *ret = f->conf.agreement;
 	uint64_t asked = offered_flags(buf, len), wanted, sent;
 
-	if (!(asked & INIT_OVER_IO_URING))
+	if (!(asked & INIT_OVER_IO_URING)) {
+		if (f->needs_ring)
+			return cfs_fail(err, -EOPNOTSUPP,
+					"io_uring=on: the kernel does not offer "
+					"it");
 		session_without_ring(f, "the kernel does not offer it");
+	}
 	wanted = agreement_wanted(&f->conf);
 	sent = asked & wanted;
 	f->payload = CFS_MAX(a->init.max_write, (size_t)a->init.max_pages * (size_t)getpagesize());
@@ -170,6 +176,7 @@ static void amend(struct cfs_fuse *f, const void *buf, size_t len, struct init_a
 		.time_gran_ns = a->init.time_gran,
 		.max_stack_depth = a->init.max_stack_depth,
 	};
+	return 0;
 }
 
 static bool is_refusal(const struct cfs_fuse *f, const struct init_answer *a, size_t len)
@@ -196,7 +203,7 @@ int negotiate_mount(struct cfs_fuse *f, char err[256])
 		r = cfs_fail(err, -EPROTO, "%s: this libfuse and this kernel do not agree",
 			     f->mount_point);
 	} else {
-		amend(f, buf, len, &answer);
+		r = amend(f, buf, len, &answer, err);
 	}
 	if (write(f->device.fd, &answer, answer_len) != (ssize_t)answer_len && r == 0) {
 		r = -errno;

@@ -113,7 +113,7 @@ struct cfs_ring {
 	 * kernel does not use the device again.
 	 */
 	bool open;
-	struct io_uring spare; /* for refuse(), until the threads serve */
+	struct io_uring spare; /* for ring_refuse(), until the threads serve */
 	bool has_spare;
 
 	_Atomic bool serving; /* every queue has its entries */
@@ -788,7 +788,7 @@ static void close_spare(struct cfs_ring *r)
  * The kernel holds requests back until every queue has an entry, or it refuses a registration. An
  * io_uring was kept for this, as another one may be what cannot be had.
  */
-static void refuse(struct cfs_ring *r)
+void ring_refuse(struct cfs_ring *r)
 {
 	struct worker m = {.ring = r, .queue = &(struct queue){.number = UINT16_MAX}};
 	int n;
@@ -844,9 +844,8 @@ int ring_start(struct cfs_ring *r, size_t payload)
 	/* After a registration the kernel may not use the device any more. */
 	if (ret < 0 && open)
 		r->conf.ended(r->conf.arg, ret);
-	else if (ret < 0)
-		refuse(r);
-	close_spare(r);
+	if (ret == 0)
+		close_spare(r);
 	return ret;
 }
 

@@ -74,10 +74,12 @@ int ring_create(const struct cfs_ring_conf *conf, struct cfs_ring **ret, char wh
 struct cfs_channel *ring_channel(struct cfs_ring *r);
 /*
  * Starts the threads, once the kernel has the answer to FUSE_INIT; until then it holds requests
- * back. payload: bytes of the largest request or answer. After a failure the kernel uses the
- * device, or the mount ends (conf.ended).
+ * back. payload: bytes of the largest request or answer. After a failure the mount ends
+ * (conf.ended), or the caller ends it or calls ring_refuse().
  */
 int ring_start(struct cfs_ring *r, size_t payload);
+/* For a ring that has not started: the kernel uses the device, or the mount ends (conf.ended). */
+void ring_refuse(struct cfs_ring *r);
 /* The id of the unanswered request with that number. None of the ring: an id of the device. */
 struct cfs_request_id ring_find(struct cfs_ring *r, uint64_t unique);
 /* The request that the thread at this place is carrying out. */

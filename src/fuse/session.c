@@ -291,8 +291,9 @@ static int choose_channel(struct cfs_fuse *f, char err[256])
 
 	if (f->conf.io_uring == CFS_IO_URING_OFF)
 		return 0;
+	f->needs_ring = f->conf.io_uring == CFS_IO_URING_ON;
 	r = make_ring(f, why);
-	if (r < 0 && f->conf.io_uring == CFS_IO_URING_ON)
+	if (r < 0 && f->needs_ring)
 		return cfs_fail(err, r, "io_uring=on: %s", why);
 	if (r < 0) {
 		session_without_ring(f, why);

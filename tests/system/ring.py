@@ -17,6 +17,15 @@ def need_ring():
         pytest.skip("this kernel has no FUSE over io_uring")
 
 
+def failing(ws, **which):
+    """The environment of a mount in which some calls fail (failing.c)."""
+    return {
+        "LD_PRELOAD": str(cachefs.BIN.parents[1] / "tests/system/libfailing.so"),
+        "ASAN_OPTIONS": ws.env()["ASAN_OPTIONS"] + ":verify_asan_link_order=0",
+        **which,
+    }
+
+
 @pytest.fixture
 def on_ring(monkeypatch):
     """Every mount of the test is on a ring."""

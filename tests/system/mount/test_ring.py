@@ -18,8 +18,8 @@ import test_kernel_caches
 import test_multi
 import test_passthrough
 import test_posix
-from cachefs import BIN, SLOW, alive, wait_until
-from ring import on_ring  # noqa: F401
+from cachefs import SLOW, alive, wait_until
+from ring import failing, on_ring  # noqa: F401
 from syscalls import read, write
 from test_killed_programs import hung  # noqa: F401
 from test_model import FRESH, cfsx
@@ -53,12 +53,7 @@ except OSError as e:
 
 def failing_forks(ws, thread, n):
     """The environment of a mount in which the first n forks of that thread fail."""
-    return {
-        "LD_PRELOAD": str(BIN.parents[1] / "tests/system/libforks.so"),
-        "FORKS_THREAD": thread,
-        "FORKS_FAIL": str(n),
-        "ASAN_OPTIONS": ws.env()["ASAN_OPTIONS"] + ":verify_asan_link_order=0",
-    }
+    return failing(ws, FORKS_THREAD=thread, FORKS_FAIL=str(n))
 
 
 def is_in_flock(process):

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Preloaded. The first FORKS_FAIL forks of the thread of the name FORKS_THREAD fail, as without memory. Call number
+ * SOCKETPAIR_FAILS of socketpair(2) fails, as without descriptors.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+pid_t fork(void)
+{
+	static _Atomic int failed;
+	const char *thread = getenv("FORKS_THREAD"), *n = getenv("FORKS_FAIL");
+	pid_t (*next)(void) = (pid_t(*)(void))dlsym(RTLD_NEXT, "fork");
+	char name[17] = "";
+
+	prctl(PR_GET_NAME, name);
+	if (thread && n && !strcmp(name, thread) && atomic_fetch_add(&failed, 1) < atoi(n)) {
+		errno = EAGAIN;
+		return -1;
+	}
+	return next();
+}
+
+int socketpair(int domain, int type, int protocol, int pair[2])
+{
+	static _Atomic int calls;
+	const char *n = getenv("SOCKETPAIR_FAILS");
+	int (*next)(int, int, int, int[2]) =
+		(int (*)(int, int, int, int[2]))dlsym(RTLD_NEXT, "socketpair");
+
+	if (n && atomic_fetch_add(&calls, 1) + 1 == atoi(n)) {
+		errno = EMFILE;
+		return -1;
+	}
+	return next(domain, type, protocol, pair);
+}

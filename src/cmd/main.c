@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,8 @@ int main(int argc, char **argv)
 	char name[64];
 
 	open_standard_files();
+	/* A file beyond the limit of its size (ulimit -f) is EFBIG, not the end of the process. */
+	signal(SIGXFSZ, SIG_IGN);
 	args = cmd_hide_secrets(argc, argv);
 	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_WARN);
 	if (argc > 0 && !strncmp(base_name(args[0]), "mount.", 6)) {

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from cachefs import SLOW, mountinfo, wait_until
+from cachefs import SLOW, mountinfo, tool, wait_until
 from syscalls import data, fails, read, write
 
 
@@ -172,3 +172,10 @@ def test_interrupted_program_does_not_hang(ws, volume):
     os.unlink(mnt / "f")
     with fails("ENOENT"):
         os.stat(mnt / "f")
+
+
+def test_limit_of_file_sizes(ws, volume):
+    """As of a shell with `ulimit -f`: the command says why it cannot mount, where the kernel would kill it."""
+    ws.path("mnt").mkdir()
+    r = ws.run("prlimit", "--fsize=1000000", tool("cachefs"), "mount", volume.url, ws.path("mnt"))
+    assert r.returncode > 0 and "File too large" in r.stderr

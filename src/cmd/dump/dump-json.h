@@ -27,18 +27,25 @@ struct json {
 	uint8_t *buf; /* of one row, and of one text */
 	size_t buf_cap;
 	const char *comma; /* before the next item of a list */
+	int err;	   /* of reading; that of writing is stream_error(out) */
 	enum cfs_quota_kind kind;
 };
 
 /* dump-json-tables.c: fills the heaps, the rules and the counters. */
 int json_read_tables(struct json *j);
 
-/* dump-json-entry.c */
-int json_put(struct json *j, const char *text);
-int json_new_line(struct json *j, size_t depth);
+/* dump-json-entry.c. Errors of writing stick to j->out. */
+void json_put(struct json *j, const char *text);
+void json_new_line(struct json *j, size_t depth);
 /* Writes a quoted string; every byte that is not plain becomes %XX. */
-int json_put_text(struct json *j, const uint8_t *p, size_t len);
+void json_put_text(struct json *j, const uint8_t *p, size_t len);
 /* Writes everything about the inode except its entries. */
-int json_put_parts(struct json *j, cfs_ino_t ino, const struct cfs_attr *a, size_t depth);
+void json_put_parts(struct json *j, cfs_ino_t ino, const struct cfs_attr *a, size_t depth);
+/*
+ * The record of the inode at this position of a heap, valid until the next call. False: it has none
+ * there, or j->err.
+ */
+bool json_record(struct json *j, int heap, cfs_ino_t ino, int64_t at, const uint8_t **ret,
+		 size_t *ret_len);
 
 #endif

@@ -235,9 +235,8 @@ static int drain(struct stream_out *s, int end)
 int stream_write(struct stream_out *s, const void *data, size_t len)
 {
 	const uint8_t *p = data;
-	int r = 0;
 
-	while (len && !r) {
+	while (len && !s->err) {
 		size_t n = CFS_MIN(len, ROOM - s->used);
 
 		memcpy(s->in + s->used, p, n);
@@ -245,9 +244,9 @@ int stream_write(struct stream_out *s, const void *data, size_t len)
 		p += n;
 		len -= n;
 		if (s->used == ROOM)
-			r = drain(s, 0);
+			drain(s, 0);
 	}
-	return r;
+	return s->err;
 }
 
 int stream_printf(struct stream_out *s, const char *fmt, ...)
@@ -259,7 +258,9 @@ int stream_printf(struct stream_out *s, const char *fmt, ...)
 	va_start(ap, fmt);
 	n = vsnprintf(buf, sizeof(buf), fmt, ap);
 	va_end(ap);
-	return n < 0 || (size_t)n >= sizeof(buf) ? -EOVERFLOW : stream_write(s, buf, (size_t)n);
+	if ((n < 0 || (size_t)n >= sizeof(buf)) && !s->err)
+		s->err = -EOVERFLOW;
+	return s->err ? s->err : stream_write(s, buf, (size_t)n);
 }
 
 int stream_error(const struct stream_out *s)

@@ -19,9 +19,10 @@ int stream_create(const char *path, enum stream_codec codec, struct stream_out *
 		  char err[256]);
 /* The same over a descriptor, which the stream closes, also when it fails. */
 int stream_create_on(int fd, enum stream_codec codec, struct stream_out **ret, char err[256]);
+/* Errors stick: after one nothing is written, and each call returns it. */
 int stream_write(struct stream_out *s, const void *data, size_t len);
 __attribute__((format(printf, 2, 3))) int stream_printf(struct stream_out *s, const char *fmt, ...);
-/* The first error of writing: 0 or a negative errno. */
+/* 0, or the error of writing. */
 int stream_error(const struct stream_out *s);
 /* complete: ends the data; else discards the file. Frees. */
 int stream_close_out(struct stream_out *s, int complete);

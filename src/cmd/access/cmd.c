@@ -13,6 +13,12 @@
 static const char *command_name = "cachefs";
 static char **arguments; /* with their secrets */
 
+#define OPTIONS struct json_opts
+const struct cfs_opt json_table[] = {
+	OPT_JSON(json),
+	{0},
+};
+
 void cmd_set_name(const char *name)
 {
 	command_name = name;
@@ -201,20 +207,19 @@ int cmd_parse(const struct cmd *cmd, void *options, int argc, char **argv, const
 			continue;
 		}
 		if (!options_end && (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))) {
-			printf("usage: cachefs %s %s\n\n%s.\n\n", cmd->name, cmd->synopsis,
-			       cmd->summary);
+			printf("usage: cachefs %s %s\n\n%s.\n\n%s", cmd->name, cmd->synopsis,
+			       cmd->summary, cmd->heading ? cmd->heading : "");
 			cfs_opt_help(cmd->options, stdout);
 			return CMD_OK;
 		}
 		if (!options_end)
 			r = cfs_opt_arg(cmd->options, options, argc - i, argv + i, err);
-		if (r < 0) {
-			if (r == -ENOENT)
-				cmd_error("unknown option '%s'", argv[i]);
-			else
-				cmd_error("%s", err);
-			return CMD_USAGE;
-		}
+		if (r == -ENOENT && cmd->other_option)
+			r = cmd->other_option(options, argc - i, argv + i, err);
+		if (r == -ENOENT)
+			return cmd_usage("unknown option '%s'", argv[i]);
+		if (r < 0)
+			return cmd_usage("%s", err);
 		if (r > 0)
 			continue;
 		if (n == cmd->max_args)

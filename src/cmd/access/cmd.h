@@ -32,6 +32,9 @@ struct cmd {
 	int min_args, max_args;
 	/* args: NULL after the last one. Strings of the options belong to the caller. */
 	int (*run)(void *options, const char **args);
+	/* May be NULL: takes an argument that `options` lacks. Returns as cfs_opt_arg(). */
+	int (*other_option)(void *options, int argc, char *const *argv, char err[CFS_OPT_ERRLEN]);
+	const char *heading; /* of the options in --help; may be NULL */
 	/* In place of all of these, for a command line of another form. argv[0] is the name. */
 	int (*run_argv)(int argc, char **argv);
 };

@@ -45,4 +45,10 @@
 #define OPT_THREADS(field, help)                                                                   \
 	OPT_INT("threads", field, "N", help, .def = "10", .min = 1, .max = 256)
 
+/* The options of a command that only has --json. */
+struct json_opts {
+	bool json;
+};
+extern const struct cfs_opt json_table[];
+
 #endif

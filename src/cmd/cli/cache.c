@@ -8,16 +8,6 @@
 #include "cmd/access/inside.h"
 #include "cmd/access/jsontext.h"
 
-struct cache_opts {
-	bool json;
-};
-
-#define OPTIONS struct cache_opts
-static const struct cfs_opt cache_table[] = {
-	OPT_JSON(json),
-	{0},
-};
-
 static void print_owner(json_t *owner, json_t *members)
 {
 	json_t *m, *cached = json_object_get(owner, "cached");
@@ -90,7 +80,7 @@ static int map(const char *path, bool json)
 
 static int cache_run(void *options, const char **args)
 {
-	const struct cache_opts *o = options;
+	const struct json_opts *o = options;
 
 	if (strcmp(args[0], "map"))
 		return cmd_usage("unknown action '%s'; there is only map", args[0]);
@@ -101,8 +91,8 @@ const struct cmd cmd_cache = {
 	.name = "cache",
 	.synopsis = "map [--json] PATH",
 	.summary = "Shows which members of the cache group own and have each block of a file",
-	.options = cache_table,
-	.options_size = sizeof(struct cache_opts),
+	.options = json_table,
+	.options_size = sizeof(struct json_opts),
 	.min_args = 2,
 	.max_args = 2,
 	.run = cache_run,

@@ -9,16 +9,6 @@
 
 #define PATHS_MAX 256
 
-struct compact_opts {
-	bool json;
-};
-
-#define OPTIONS struct compact_opts
-static const struct cfs_opt compact_table[] = {
-	OPT_JSON(json),
-	{0},
-};
-
 static int compact_path(const char *path, bool json)
 {
 	struct progress p;
@@ -51,7 +41,7 @@ static int compact_path(const char *path, bool json)
 
 static int compact_run(void *options, const char **args)
 {
-	const struct compact_opts *o = options;
+	const struct json_opts *o = options;
 	int r = CMD_OK, one;
 
 	for (; *args; args++) {
@@ -65,8 +55,8 @@ const struct cmd cmd_compact = {
 	.name = "compact",
 	.synopsis = "[--json] PATH...",
 	.summary = "Merges the slices of files, and of all files below a directory",
-	.options = compact_table,
-	.options_size = sizeof(struct compact_opts),
+	.options = json_table,
+	.options_size = sizeof(struct json_opts),
 	.min_args = 1,
 	.max_args = PATHS_MAX,
 	.run = compact_run,

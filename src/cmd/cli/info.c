@@ -10,16 +10,6 @@
 #include "cmd/access/control.h"
 #include "cmd/access/jsontext.h"
 
-struct info_opts {
-	bool json;
-};
-
-#define OPTIONS struct info_opts
-static const struct cfs_opt info_table[] = {
-	OPT_JSON(json),
-	{0},
-};
-
 static const char *type_name(json_int_t type)
 {
 	static const char *const names[] = {"?",    "file",	    "directory",	"symlink",
@@ -63,7 +53,7 @@ static void print_info(json_t *j)
 
 static int info_run(void *options, const char **args)
 {
-	const struct info_opts *o = options;
+	const struct json_opts *o = options;
 	const char *path = args[0], *error;
 	char point[4096];
 	struct stat st;
@@ -96,8 +86,8 @@ const struct cmd cmd_info = {
 	.name = "info",
 	.synopsis = "[--json] PATH",
 	.summary = "Shows the inode, slices and objects behind a path of a mount",
-	.options = info_table,
-	.options_size = sizeof(struct info_opts),
+	.options = json_table,
+	.options_size = sizeof(struct json_opts),
 	.min_args = 1,
 	.max_args = 1,
 	.run = info_run,

@@ -8,18 +8,9 @@
 #include "base/bytes.h"
 #include "base/module.h"
 #include "build.h"
+#include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
 #include "config.h"
-
-struct version_opts {
-	bool json;
-};
-
-#define OPTIONS struct version_opts
-static const struct cfs_opt version_table[] = {
-	OPT_JSON(json),
-	{0},
-};
 
 static const char *ring_text(const struct cfs_fuse_features *f)
 {
@@ -71,7 +62,7 @@ static json_t *modules_json(void)
 static int version_run(void *options, const char **args)
 {
 	struct cfs_fuse_features f;
-	const struct version_opts *o = options;
+	const struct json_opts *o = options;
 	struct utsname un;
 	json_t *j;
 
@@ -94,12 +85,7 @@ static int version_run(void *options, const char **args)
 		      f.libfuse_built, "passthrough", f.passthrough_built, "io_uring",
 		      f.io_uring_built, "kernel", "release", un.release, "fuse_io_uring",
 		      ring_text(&f), "modules", modules_json());
-	if (!j || json_dumpf(j, stdout, JSON_INDENT(2)) < 0) {
-		json_decref(j);
-		return CMD_SYSTEM;
-	}
-	putchar('\n');
-	json_decref(j);
+	admin_print_json(j);
 	return CMD_OK;
 }
 
@@ -107,7 +93,7 @@ const struct cmd cmd_version = {
 	.name = "version",
 	.synopsis = "[--json]",
 	.summary = "Shows the version, the modules that are there, and what this kernel can do",
-	.options = version_table,
-	.options_size = sizeof(struct version_opts),
+	.options = json_table,
+	.options_size = sizeof(struct json_opts),
 	.run = version_run,
 };

@@ -355,85 +355,42 @@ static bool run_by_name(const struct mount_opts *o, int argc, char **argv, const
 	return r != 0;
 }
 
-/* --NAME or --NAME=VALUE that is not an option of cachefs, as cfs_opt_arg(). */
-static int other_name(struct mount_opts *o, const char *arg, char err[CFS_OPT_ERRLEN])
+/* -f, -o LIST, and --NAME or --NAME=VALUE that is an option of another program. */
+static int other_option(void *options, int argc, char *const *argv, char err[CFS_OPT_ERRLEN])
 {
+	size_t len = strcspn(argv[0], "=");
+	struct mount_opts *o = options;
 	char name[64];
-	size_t len;
 	int r;
 
-	if (strncmp(arg, "--", 2) != 0)
+	if (!strcmp(argv[0], "-f") || !strcmp(argv[0], "--fake")) {
+		o->fake = true;
+		return 1;
+	}
+	if (!strcmp(argv[0], "-o"))
+		return argc < 2 ? cfs_fail(err, -EINVAL, "-o needs a list of options")
+		       : mount_opts_list(o, argv[1], false, err) < 0 ? -EINVAL
+								     : 2;
+	if (strncmp(argv[0], "--", 2) != 0 || len - 2 >= sizeof(name))
 		return -ENOENT;
-	len = strcspn(arg + 2, "=");
-	if (len >= sizeof(name))
-		return -ENOENT;
-	snprintf(name, sizeof(name), "%.*s", (int)len, arg + 2);
-	r = mount_opts_other_name(o, name, arg[2 + len] ? arg + 2 + len + 1 : NULL, err);
+	snprintf(name, sizeof(name), "%.*s", (int)len - 2, argv[0] + 2);
+	r = mount_opts_other_name(o, name, argv[0][len] ? argv[0] + len + 1 : NULL, err);
 	return r < 0 ? r : 1;
 }
 
 static int mount_run(int argc, char **argv)
 {
 	struct mount_opts o = {0};
-	char err[CFS_OPT_ERRLEN] = "";
-	const char *pos[2] = {NULL, NULL};
-	int i, n = 0, r = CMD_USAGE;
+	const char *pos[2];
+	int r;
 
 	mount_opts_defaults(&o);
-	for (i = 1; i < argc; i++) {
-		int used;
-
-		if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-			printf("usage: cachefs %s %s\n\n%s.\n\nOptions, as --NAME=VALUE or in "
-			       "-o:\n\n",
-			       cmd_mount.name, cmd_mount.synopsis, cmd_mount.summary);
-			cfs_opt_help(mount_table, stdout);
-			r = CMD_OK;
-			goto out;
-		}
-		if (!strcmp(argv[i], "-o")) {
-			if (!argv[++i]) {
-				cmd_error("-o needs a list of options");
-				goto out;
-			}
-			if (mount_opts_list(&o, argv[i], false, err) < 0) {
-				cmd_error("%s", err);
-				goto out;
-			}
-			continue;
-		}
-		if (!strcmp(argv[i], "-f") || !strcmp(argv[i], "--fake")) {
-			o.fake = true;
-			continue;
-		}
-		used = cfs_opt_arg(mount_table, &o, argc - i, argv + i, err);
-		if (used == -ENOENT)
-			used = other_name(&o, argv[i], err);
-		if (used < 0) {
-			if (used == -ENOENT)
-				cmd_error("unknown option '%s'", argv[i]);
-			else
-				cmd_error("%s", err);
-			goto out;
-		}
-		if (used > 0) {
-			i += used - 1;
-		} else if (n == 2) {
-			cmd_error("unexpected argument '%s'", argv[i]);
-			goto out;
-		} else {
-			pos[n++] = argv[i];
-		}
+	r = cmd_parse(&cmd_mount, &o, argc, argv, pos);
+	if (r < 0 && !run_by_name(&o, argc, argv, pos, &r)) {
+		o.takeover = true;
+		r = pos[1] ? mount_volume(pos[0], pos[1], &o, false)
+			   : cmd_usage("usage: cachefs %s %s", cmd_mount.name, cmd_mount.synopsis);
 	}
-	if (n > 0 && run_by_name(&o, argc, argv, pos, &r))
-		goto out;
-	if (n < 2) {
-		cmd_error("usage: cachefs %s %s", cmd_mount.name, cmd_mount.synopsis);
-		goto out;
-	}
-	o.takeover = true;
-	r = mount_volume(pos[0], pos[1], &o, false);
-out:
 	mount_opts_free(&o);
 	return r;
 }
@@ -442,5 +399,10 @@ const struct cmd cmd_mount = {
 	.name = "mount",
 	.synopsis = "[-o OPTIONS] [--OPTION=VALUE...] META-URL|NAME [DIR]",
 	.summary = "Mounts a volume; returns when the mount answers",
+	.options = mount_table,
+	.other_option = other_option,
+	.heading = "Options, as --NAME=VALUE or in -o:\n\n",
+	.min_args = 1,
+	.max_args = 2,
 	.run_argv = mount_run,
 };

@@ -3,22 +3,18 @@
 
 #include <cachefs/meta.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/text/url.h"
 #include "build.h"
 #include "cmd/access/jsontext.h"
+#include "cmd/access/live.h"
 #include "cmd/mountd/options/mountopts.h"
 #include "config.h"
 
@@ -75,40 +71,16 @@ int mount_config_show(struct cfs_meta *m, const struct mount_opts *o, const char
 	return 0;
 }
 
-/* A child reads the file: a thread that reads from a hung mount cannot be ended. */
 static json_t *read_in_time(const char *dir)
 {
-	struct pollfd p = {.events = POLLIN};
-	cfs_deadline_t deadline = cfs_deadline_in(ANSWER_MS);
-	char path[4096 + 16], text[CONFIG_MAX];
-	int pair[2], fd;
-	size_t len = 0;
-	ssize_t n = 0;
-	pid_t pid;
+	cfs_auto_free char *text = NULL;
+	char path[4096 + 16];
+	size_t len;
 
 	snprintf(path, sizeof(path), "%s/.config", dir);
-	if (pipe2(pair, O_CLOEXEC) < 0)
-		return NULL;
-	pid = fork();
-	if (pid == 0) {
-		fd = open(path, O_RDONLY | O_CLOEXEC);
-		while (fd >= 0 && (n = read(fd, text, sizeof(text))) > 0 &&
-		       write(pair[1], text, (size_t)n) == n)
-			;
-		_exit(0);
-	}
-	close(pair[1]);
-	p.fd = pair[0];
-	while (pid > 0 && len < sizeof(text) &&
-	       poll(&p, 1, (int)cfs_deadline_left_ms(deadline)) > 0 &&
-	       (n = read(pair[0], text + len, sizeof(text) - len)) > 0)
-		len += (size_t)n;
-	close(pair[0]);
-	if (pid > 0) {
-		kill(pid, SIGKILL);
-		waitpid(pid, NULL, n == 0 && len ? 0 : WNOHANG);
-	}
-	return json_loadb(text, len, 0, NULL);
+	return live_read(path, CONFIG_MAX, ANSWER_MS, &text, &len) < 0
+		       ? NULL
+		       : json_loadb(text, len, 0, NULL);
 }
 
 /* Options of the mount command itself, which say nothing about the running mount. */

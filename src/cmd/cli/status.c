@@ -35,21 +35,10 @@ static const struct cfs_opt status_table[] = {
 	{0},
 };
 
-/* Parses the time of the mount, RFC 3339 of any zone; -1: the record has none. */
+/* -1: the record has none. */
 static time_t mounted_since(json_t *info)
 {
-	const char *rest = json_string_value(json_object_get(info, "MountTime"));
-	struct tm tm = {0};
-	long east_s;
-
-	rest = rest ? strptime(rest, "%Y-%m-%dT%H:%M:%S", &tm) : NULL;
-	if (rest && *rest == '.')
-		rest += 1 + strspn(rest + 1, "0123456789");
-	if (!rest || !strptime(rest, "%z", &tm))
-		return -1;
-	/* timegm() reads the fields as UTC and overwrites tm_gmtoff. */
-	east_s = tm.tm_gmtoff;
-	return timegm(&tm) - east_s;
+	return (time_t)backup_mark_time(json_get_text(info, "MountTime"));
 }
 
 static int64_t age_of(json_t *info)

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/mounted.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/jsontext.h"
 #include "cmd/access/live.h"
 
 #define ASK_TIMEOUT_MS 10000
@@ -125,8 +126,8 @@ json_t *control_run(const char *point, json_t *req, struct progress *p)
 		if (!now)
 			continue;
 		alive = cfs_deadline_in(SILENCE_MS);
-		progress_set(p, (uint64_t)json_integer_value(json_object_get(now, "done")),
-			     (uint64_t)json_integer_value(json_object_get(now, "total")));
+		progress_set(p, (uint64_t)json_get_int(now, "done"),
+			     (uint64_t)json_get_int(now, "total"));
 		json_decref(now);
 	}
 	progress_end(p);
@@ -160,7 +161,7 @@ char *control_hex(const char *name)
 pid_t control_pid(const char *point)
 {
 	json_t *reply = control_ask(point, json_pack("{s:s}", "op", "hello"));
-	json_int_t pid = reply ? json_integer_value(json_object_get(reply, "pid")) : 0;
+	json_int_t pid = reply ? json_get_int(reply, "pid") : 0;
 
 	json_decref(reply);
 	return (pid_t)pid;

@@ -8,6 +8,7 @@
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/inside.h"
+#include "cmd/access/jsontext.h"
 
 struct clone_opts {
 	bool json, preserve;
@@ -50,8 +51,7 @@ static int clone_run(void *options, const char **args)
 	if (r == CMD_OK && o->json)
 		admin_print_json(json_incref(reply));
 	else if (r == CMD_OK)
-		printf("%lld inodes cloned\n",
-		       json_integer_value(json_object_get(reply, "copied")));
+		printf("%lld inodes cloned\n", json_get_int(reply, "copied"));
 	json_decref(reply);
 	return r;
 }

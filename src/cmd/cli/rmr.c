@@ -24,6 +24,7 @@
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/inside.h"
+#include "cmd/access/jsontext.h"
 
 #define PATHS_MAX  256
 #define QUEUE	   1024
@@ -275,14 +276,12 @@ static int by_mount(struct rmr *r, const char *path, const struct inside *in)
 	free(hex);
 	rc = inside_result(path, in, reply);
 	if (rc == CMD_OK) {
-		failed = json_integer_value(json_object_get(reply, "failed"));
-		atomic_fetch_add(&r->removed,
-				 (uint64_t)json_integer_value(json_object_get(reply, "removed")));
+		failed = json_get_int(reply, "failed");
+		atomic_fetch_add(&r->removed, (uint64_t)json_get_int(reply, "removed"));
 		atomic_fetch_add(&r->failed, (uint64_t)failed);
 		if (failed)
 			cmd_error("%s: %lld entries could not be removed: %s", path, failed,
-				  strerror((int)json_integer_value(
-					  json_object_get(reply, "first_errno"))));
+				  strerror((int)json_get_int(reply, "first_errno")));
 	}
 	json_decref(reply);
 	return rc;

@@ -13,6 +13,7 @@
 #include "base/workers.h"
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/jsontext.h"
 #include "cmd/access/live.h"
 #include "cmd/access/progress.h"
 #include "cmd/sets/inostack.h"
@@ -93,7 +94,7 @@ static int run_list(struct tier_cmd *c)
 		const char *class = json_string_value(json_object_get(j, "storage_class"));
 		const char *tag = json_string_value(json_object_get(j, "tag"));
 
-		cmd_line("%lld  %s%s%s", json_integer_value(json_object_get(j, "id")),
+		cmd_line("%lld  %s%s%s", json_get_int(j, "id"),
 			 *class ? class : "the bucket's own class", *tag ? "  tag " : "", tag);
 	}
 	json_decref(list);

@@ -14,6 +14,7 @@
 #include "cmd/access/cmd.h"
 #include "cmd/access/control.h"
 #include "cmd/access/holders.h"
+#include "cmd/access/jsontext.h"
 #include "cmd/access/live.h"
 #include "cmd/access/progress.h"
 #include "cmd/access/requests.h"
@@ -74,9 +75,9 @@ static int wait_for_process(pid_t pid, const struct mounted *m, uint64_t timeout
 static uint64_t ask_staged(const char *point, const char *mode, uint64_t *ret_bytes)
 {
 	json_t *reply = control_ask(point, json_pack("{s:s, s:s}", "op", "staged", "mode", mode));
-	json_int_t n = json_integer_value(json_object_get(reply, "blocks"));
+	json_int_t n = json_get_int(reply, "blocks");
 
-	*ret_bytes = (uint64_t)json_integer_value(json_object_get(reply, "bytes"));
+	*ret_bytes = (uint64_t)json_get_int(reply, "bytes");
 	json_decref(reply);
 	return (uint64_t)n;
 }

@@ -20,6 +20,7 @@
 #include "build.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/control.h"
+#include "cmd/access/jsontext.h"
 #include "cmd/access/live.h"
 #include "cmd/access/requests.h"
 #include "cmd/diag/tar.h"
@@ -116,7 +117,7 @@ static void add_special(struct tar *t, const char *name, const char *point, cons
 static pid_t pid_in_config(const char *text)
 {
 	json_t *j = text ? json_loads(text, 0, NULL) : NULL;
-	json_int_t pid = json_integer_value(json_object_get(j, "Pid"));
+	json_int_t pid = json_get_int(j, "Pid");
 
 	json_decref(j);
 	return (pid_t)pid;

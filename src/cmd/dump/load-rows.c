@@ -8,6 +8,7 @@
 #include "base/array.h"
 #include "base/bytes.h"
 #include "base/text/json.h"
+#include "cmd/access/jsontext.h"
 #include "cmd/dump/load.h"
 
 /*
@@ -43,7 +44,7 @@ int load_setting(struct load *l, char *text)
 	}
 	l->dir_stats = json_is_true(json_object_get(j, "DirStats"));
 	l->owner_quotas = json_is_true(json_object_get(j, "UserGroupQuota"));
-	trash = json_integer_value(json_object_get(j, "TrashDays")) > 0;
+	trash = json_get_int(j, "TrashDays") > 0;
 	json_decref(j);
 	r = load_secrets(l, &l->setting);
 	if (!r)

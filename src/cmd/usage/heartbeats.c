@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/usage/heartbeats.h"
+#include "cmd/access/jsontext.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -32,7 +33,7 @@ static char *describe(const char *info)
 	json_t *j = json_loads(info, 0, NULL);
 	const char *host = json_string_value(json_object_get(j, "HostName"));
 	const char *place = json_string_value(json_object_get(j, "MountPoint"));
-	json_int_t pid = json_integer_value(json_object_get(j, "ProcessID"));
+	json_int_t pid = json_get_int(j, "ProcessID");
 	char *who = NULL;
 
 	if (asprintf(&who, "%s:%s, process %lld", host ? host : "?", place ? place : "?",

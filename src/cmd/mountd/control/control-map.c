@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "base/cleanup.h"
+#include "cmd/access/jsontext.h"
 #include "cmd/group/peers.h"
 #include "cmd/mountd/control/control-serve.h"
 
@@ -50,7 +51,7 @@ static int add_chunk(struct control_server *s, const struct cfs_ctx *ctx, cfs_in
 int control_map(struct control_server *s, struct control_job *job, json_t *in, json_t **ret)
 {
 	cfs_ino_t ino = control_ino(s, in, "inode");
-	uint64_t chunk = (uint64_t)json_integer_value(json_object_get(in, "chunk")), n, end;
+	uint64_t chunk = (uint64_t)json_get_int(in, "chunk"), n, end;
 	struct cfs_ctx ctx = control_step(job);
 	json_t *blocks = json_array();
 	struct cfs_attr attr;

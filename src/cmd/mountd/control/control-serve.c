@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "cmd/access/admin.h"
+#include "cmd/access/jsontext.h"
 #include "cmd/group/peers.h"
 #include "cmd/mountd/supervise/worker.h"
 
@@ -160,7 +161,7 @@ int control_check(struct control_job *job)
 
 cfs_ino_t control_ino(const struct control_server *s, json_t *in, const char *key)
 {
-	cfs_ino_t ino = (cfs_ino_t)json_integer_value(json_object_get(in, key));
+	cfs_ino_t ino = (cfs_ino_t)json_get_int(in, key);
 
 	return ino == CFS_ROOT_INO && s->root ? s->root : ino;
 }
@@ -244,7 +245,7 @@ static int run(struct control_server *s, const struct cfs_ctx *who, const char *
 {
 	struct control_job job = {
 		.who = who,
-		.id = json_integer_value(json_object_get(in, "job")),
+		.id = json_get_int(in, "job"),
 	};
 	size_t i;
 	int r;
@@ -284,7 +285,7 @@ int control_serve(void *arg, const struct cfs_ctx *ctx, const char *req, size_t 
 	else if (!strcmp(op, "staged"))
 		out = staged(s, in);
 	else if (!strcmp(op, "progress"))
-		out = progress(s, json_integer_value(json_object_get(in, "job")));
+		out = progress(s, json_get_int(in, "job"));
 	else
 		r = run(s, ctx, op, in, &out);
 	if (r < 0)

@@ -14,6 +14,7 @@
 #include "base/array.h"
 #include "base/bytes.h"
 #include "cmd/access/admin.h"
+#include "cmd/access/jsontext.h"
 #include "cmd/mountd/control/control-serve.h"
 #include "cmd/sets/inostack.h"
 
@@ -276,7 +277,7 @@ static int list_dir(struct summary *w, cfs_ino_t dir, unsigned depth, struct sum
 
 static unsigned bounded(json_t *in, const char *key, json_int_t most)
 {
-	json_int_t n = json_integer_value(json_object_get(in, key));
+	json_int_t n = json_get_int(in, key);
 
 	return (unsigned)CFS_MAX(CFS_MIN(n, most), (json_int_t)0);
 }

@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/workers.h"
+#include "cmd/access/jsontext.h"
 #include "cmd/group/peers.h"
 #include "cmd/mountd/control/control-serve.h"
 
@@ -460,7 +461,7 @@ static int answer(struct warmup *w, struct sums *sums, size_t n, json_t **ret)
 int control_warmup(struct control_server *s, struct control_job *job, json_t *in, json_t **ret)
 {
 	json_t *inodes = json_object_get(in, "inodes");
-	json_int_t threads = json_integer_value(json_object_get(in, "threads"));
+	json_int_t threads = json_get_int(in, "threads");
 	size_t n = json_array_size(inodes);
 	struct warmup w = {.s = s, .job = job};
 	struct sums *sums;

@@ -106,26 +106,6 @@ __attribute__((format(printf, 1, 0))) static void print_error(const char *fmt, v
 	free(text);
 }
 
-int cmd_error(const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	print_error(fmt, ap);
-	va_end(ap);
-	return CMD_SYSTEM;
-}
-
-int cmd_usage(const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	print_error(fmt, ap);
-	va_end(ap);
-	return CMD_USAGE;
-}
-
 int cmd_fail(int status, const char *fmt, ...)
 {
 	va_list ap;

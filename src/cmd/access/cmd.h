@@ -39,6 +39,10 @@ struct cmd {
 	int (*run_argv)(int argc, char **argv);
 };
 
+/* The members for a table of options, where its structure is OPTIONS (options.h). */
+#define CMD_OPTIONS(table) .options = (table), .options_size = sizeof(OPTIONS)
+#define CMD_JSON_OPTION	   .options = json_table, .options_size = sizeof(struct json_opts)
+
 extern const struct cmd cmd_format, cmd_status, cmd_info, cmd_mount, cmd_umount, cmd_version;
 extern const struct cmd cmd_objbench, cmd_mdtest, cmd_dump, cmd_load;
 
@@ -59,12 +63,12 @@ int cmd_run(const struct cmd *cmd, int argc, char **argv);
 int cmd_parse(const struct cmd *cmd, void *options, int argc, char **argv, const char **args);
 
 /*
- * "cachefs NAME: text" on stderr; without control characters, secrets of URLs masked. They return
- * CMD_SYSTEM, CMD_USAGE and `status`, for callers that end with it.
+ * "cachefs NAME: text" on stderr; without control characters, secrets of URLs masked. Returns the
+ * status, for callers that end with it.
  */
-__attribute__((format(printf, 1, 2))) int cmd_error(const char *fmt, ...);
-__attribute__((format(printf, 1, 2))) int cmd_usage(const char *fmt, ...);
 __attribute__((format(printf, 2, 3))) int cmd_fail(int status, const char *fmt, ...);
+#define cmd_error(...) cmd_fail(CMD_SYSTEM, __VA_ARGS__)
+#define cmd_usage(...) cmd_fail(CMD_USAGE, __VA_ARGS__)
 /*
  * Prints a line on stdout; control characters but the final newline are replaced. For text that
  * contains names.

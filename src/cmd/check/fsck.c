@@ -158,8 +158,7 @@ const struct cmd cmd_fsck = {
 	.summary =
 		"Checks names, counts, quotas and the blocks of every file; exit status 3: damage "
 		"is left",
-	.options = fsck_table,
-	.options_size = sizeof(struct fsck_opts),
+	CMD_OPTIONS(fsck_table),
 	.min_args = 1,
 	.max_args = 1,
 	.run = fsck_run,

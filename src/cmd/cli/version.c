@@ -93,7 +93,6 @@ const struct cmd cmd_version = {
 	.name = "version",
 	.synopsis = "[--json]",
 	.summary = "Shows the version, the modules that are there, and what this kernel can do",
-	.options = json_table,
-	.options_size = sizeof(struct json_opts),
+	CMD_JSON_OPTION,
 	.run = version_run,
 };

@@ -291,8 +291,7 @@ const struct cmd cmd_warmup = {
 	.name = "warmup",
 	.synopsis = "[--evict | --check | --whole] [--threads N] [--json] PATH... | -f LIST",
 	.summary = "Fetches files, and all files below directories, into the caches of their mount",
-	.options = warmup_table,
-	.options_size = sizeof(struct warmup_opts),
+	CMD_OPTIONS(warmup_table),
 	.max_args = PATHS_MAX,
 	.run = warmup_run,
 };

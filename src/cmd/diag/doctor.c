@@ -310,8 +310,7 @@ const struct cmd cmd_doctor = {
 	.synopsis = "[OPTIONS] META-URL",
 	.summary = "Checks this host, a volume's database and its object store, and says what to "
 		   "change",
-	.options = doctor_table,
-	.options_size = sizeof(struct doctor_opts),
+	CMD_OPTIONS(doctor_table),
 	.min_args = 1,
 	.max_args = 1,
 	.run = doctor_run,

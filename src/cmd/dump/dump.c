@@ -182,8 +182,7 @@ const struct cmd cmd_dump = {
 	.synopsis = "[--binary] [--keep-secrets] [--compress=HOW] META-URL [FILE], or --to-bucket "
 		    "META-URL",
 	.summary = "Writes a volume's metadata to a file",
-	.options = dump_table,
-	.options_size = sizeof(struct dump_opts),
+	CMD_OPTIONS(dump_table),
 	.min_args = 1,
 	.max_args = 2,
 	.run = dump_run,

@@ -369,8 +369,7 @@ const struct cmd cmd_load = {
 		    "--storage=TYPE --bucket=PLACE --volume=NAME META-URL [NAME|latest], or "
 		    "--from-replica --storage=TYPE --bucket=PLACE --volume=NAME META-URL",
 	.summary = "Creates a volume from a dump or a backup, in an empty database",
-	.options = load_table,
-	.options_size = sizeof(struct load_opts),
+	CMD_OPTIONS(load_table),
 	.min_args = 1,
 	.max_args = 2,
 	.run = load_run,

@@ -188,6 +188,23 @@ int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_me
 	return 0;
 }
 
+int volume_lookup(struct cfs_meta *meta, uint64_t step_ms, const char *path, struct cfs_entry *ret)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(step_ms);
+	struct cfs_entry e = {.ino = CFS_ROOT_INO};
+	size_t len;
+	int r = cfs_meta_getattr(meta, &ctx, e.ino, &e.attr);
+
+	for (path += strspn(path, "/"); *path && r == 0; path += len, path += strspn(path, "/")) {
+		len = strcspn(path, "/");
+		ctx = cfs_ctx_internal(step_ms);
+		r = cfs_meta_lookup(meta, &ctx, e.ino, path, len, &e);
+	}
+	if (r == 0)
+		*ret = e;
+	return r;
+}
+
 int volume_check_id(const struct cfs_setting *s, struct cfs_object_store *o,
 		    cfs_deadline_t deadline, char err[256])
 {

@@ -35,6 +35,8 @@ int volume_use_credentials(const char *path);
 /* The same without a message. */
 int volume_read_credentials(const char *path, char err[256]);
 
+/* Finds an entry by its path from the root of the volume. step_ms: deadline of each name. */
+int volume_lookup(struct cfs_meta *meta, uint64_t step_ms, const char *path, struct cfs_entry *ret);
 /* Connects and loads; on failure err says which volume and why. */
 int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret_meta,
 		struct cfs_setting **ret_setting, char err[256]);

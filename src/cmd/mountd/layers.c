@@ -38,27 +38,6 @@
 #define CONNECTIONS	   40
 #define CONNECTION_BUFFERS (128u << 10)
 
-static int find_subdir(struct serve *s, cfs_ino_t *ret, char err[256])
-{
-	struct cfs_ctx ctx = cfs_ctx_internal(s->o->meta_timeout_ms);
-	const char *p = s->o->subdir;
-	struct cfs_entry e;
-	size_t len;
-	int r;
-
-	*ret = CFS_ROOT_INO;
-	for (p += strspn(p, "/"); *p; p += len, p += strspn(p, "/")) {
-		len = strcspn(p, "/");
-		r = cfs_meta_lookup(s->meta, &ctx, *ret, p, len, &e);
-		if (r == 0 && e.attr.type != CFS_TYPE_DIR)
-			r = -ENOTDIR;
-		if (r < 0)
-			return cfs_fail(err, r, "subdir=%s: %s", s->o->subdir, strerror(-r));
-		*ret = e.ino;
-	}
-	return 0;
-}
-
 static uint64_t budget_of(const struct mount_opts *o)
 {
 	return o->buffer_size ? o->buffer_size : mount_default_budget();
@@ -351,13 +330,20 @@ static int join_peers(struct serve *s, char err[256])
 /* *ret is left unchanged for the root of the volume. */
 static int find_root(struct serve *s, cfs_ino_t *ret, char err[256])
 {
-	int r = 0;
+	struct cfs_entry e;
+	int r;
 
 	if (!s->o->subdir)
 		return 0;
-	do
-		r = find_subdir(s, ret, err);
-	while (r < 0 && resume_tries_again(s, r, err));
+	do {
+		r = volume_lookup(s->meta, s->o->meta_timeout_ms, s->o->subdir, &e);
+		if (r == 0 && e.attr.type != CFS_TYPE_DIR)
+			r = -ENOTDIR;
+		if (r < 0)
+			snprintf(err, 256, "subdir=%s: %s", s->o->subdir, strerror(-r));
+	} while (r < 0 && resume_tries_again(s, r, err));
+	if (r == 0)
+		*ret = e.ino;
 	return r;
 }
 

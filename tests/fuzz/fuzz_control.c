@@ -62,6 +62,11 @@ int cfs_meta_lookup(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t par
 	return exists(ret->ino) ? 0 : -ENOENT;
 }
 
+struct cfs_ctx cfs_ctx_internal(uint64_t timeout_ms)
+{
+	return (struct cfs_ctx){.deadline = cfs_deadline_in(timeout_ms)};
+}
+
 int cfs_meta_readdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
 		     size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg)
 {

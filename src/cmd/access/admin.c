@@ -239,23 +239,22 @@ int admin_is_mounted(struct admin *a, bool *ret)
 	return cfs_meta_each_session(a->meta, &ctx, note_session, ret);
 }
 
+void admin_tell_uncounted(struct admin *a, const char *command)
+{
+	bool mounted;
+
+	if (admin_is_mounted(a, &mounted) == 0 && mounted)
+		fprintf(stderr,
+			"Mounts notice within a heartbeat. Changes of files until then are not "
+			"counted; run `%s`.\n",
+			command);
+}
+
 /* ---- names ---- */
 
 int admin_lookup(struct admin *a, const char *path, struct cfs_entry *ret)
 {
-	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-	struct cfs_entry e = {.ino = CFS_ROOT_INO};
-	size_t len;
-	int r = cfs_meta_getattr(a->meta, &ctx, e.ino, &e.attr);
-
-	for (path += strspn(path, "/"); *path && r == 0; path += len, path += strspn(path, "/")) {
-		len = strcspn(path, "/");
-		ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-		r = cfs_meta_lookup(a->meta, &ctx, e.ino, path, len, &e);
-	}
-	if (r == 0)
-		*ret = e;
-	return r;
+	return volume_lookup(a->meta, ADMIN_STEP_MS, path, ret);
 }
 
 static int keep_first(void *arg, const char *path)

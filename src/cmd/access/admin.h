@@ -79,6 +79,8 @@ int admin_may_repair(struct admin *a);
 int admin_lookup(struct admin *a, const char *path, struct cfs_entry *ret);
 /* Whether a session of a mount seems to be active. */
 int admin_is_mounted(struct admin *a, bool *ret);
+/* Warns, when the volume is mounted, of changes that `command` will have to count. */
+void admin_tell_uncounted(struct admin *a, const char *command);
 /* The first path of an inode, or "inode N": malloc'ed, NULL without memory. */
 char *admin_path(struct admin *a, cfs_ino_t ino);
 /* Bytes as JSON text; bytes that are not UTF-8, and '%', become %XX. */

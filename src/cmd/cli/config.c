@@ -290,16 +290,6 @@ static int recount(struct admin *a, char err[256])
 	return r;
 }
 
-static void hint(struct admin *a)
-{
-	bool mounted;
-
-	if (admin_is_mounted(a, &mounted) == 0 && mounted)
-		fprintf(stderr,
-			"Mounts notice within a heartbeat. Changes of files until then are not "
-			"counted; run `cachefs fsck --repair`.\n");
-}
-
 static int change(struct admin *a, struct change *c, const struct config_opts *o, char err[256])
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
@@ -320,7 +310,7 @@ static int change(struct admin *a, struct change *c, const struct config_opts *o
 		r = cfs_meta_format(a->meta, c->s, false, err);
 	if (r == 0 && c->stats_on) {
 		r = recount(a, err);
-		hint(a);
+		admin_tell_uncounted(a, "cachefs fsck --repair");
 	}
 	return r;
 }
@@ -435,8 +425,7 @@ const struct cmd cmd_config = {
 	.name = "config",
 	.synopsis = "[OPTIONS] META-URL",
 	.summary = "Shows or changes a volume's setting; mounts notice within a heartbeat",
-	.options = config_table,
-	.options_size = sizeof(struct config_opts),
+	CMD_OPTIONS(config_table),
 	.min_args = 1,
 	.max_args = 1,
 	.run = config_run,

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/jsontext.h"
 #include "cmd/access/progress.h"
@@ -86,30 +85,20 @@ static int find_target(struct quota_cmd *c, struct cfs_quota *ret)
 	return CMD_OK;
 }
 
-struct search {
-	struct cfs_quota *q;
-	bool found;
-};
-
-static int match(void *arg, const struct cfs_quota *q)
-{
-	struct search *s = arg;
-
-	if (q->kind == s->q->kind && q->key == s->q->key) {
-		*s->q = *q;
-		s->found = true;
-	}
-	return 0;
-}
-
 /* Returns 1 and the row, or 0 when there is none. */
 static int load(struct quota_cmd *c, struct cfs_quota *q)
 {
-	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-	struct search s = {.q = q};
-	int r = cfs_meta_each_quota(c->a.meta, &ctx, match, &s);
+	const struct cfs_quota *row;
+	struct quotas l;
+	int r = quotas_read(&c->a, &l);
 
-	return r < 0 ? r : s.found;
+	if (r < 0)
+		return r;
+	row = quotas_find(&l, q->kind, q->key);
+	if (row)
+		*q = *row;
+	free(l.v);
+	return row != NULL;
 }
 
 /* ---- showing ---- */
@@ -173,33 +162,16 @@ static void show(struct quota_cmd *c, json_t *list)
 	json_decref(list);
 }
 
-struct collected {
-	struct cfs_quota *v;
-	size_t n, cap;
-};
-
-static int collect(void *arg, const struct cfs_quota *q)
-{
-	struct collected *l = arg;
-
-	if (!is_set(q))
-		return 0;
-	if (CFS_ARRAY_ROOM(l->v, l->n, l->cap) < 0)
-		return -ENOMEM;
-	l->v[l->n++] = *q;
-	return 0;
-}
-
 static int run_list(struct quota_cmd *c)
 {
-	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
 	json_t *list = json_array();
-	struct collected all = {0};
+	struct quotas all = {0};
 	size_t i;
-	int r = cfs_meta_each_quota(c->a.meta, &ctx, collect, &all);
+	int r = quotas_read(&c->a, &all);
 
 	for (i = 0; i < all.n; i++)
-		json_array_append_new(list, describe(c, &all.v[i]));
+		if (is_set(&all.v[i]))
+			json_array_append_new(list, describe(c, &all.v[i]));
 	free(all.v);
 	if (r < 0) {
 		json_decref(list);
@@ -283,16 +255,6 @@ static int set(struct quota_cmd *c, struct cfs_quota *q)
 	return cfs_meta_put_quota(c->a.meta, &ctx, q);
 }
 
-static void hint(struct quota_cmd *c)
-{
-	bool mounted;
-
-	if (admin_is_mounted(&c->a, &mounted) == 0 && mounted)
-		fprintf(stderr,
-			"Mounts notice within a heartbeat. Changes of files until then are not "
-			"counted; run `cachefs quota repair`.\n");
-}
-
 static int run_set(struct quota_cmd *c)
 {
 	const struct quota_opts *o = c->o;
@@ -307,7 +269,7 @@ static int run_set(struct quota_cmd *c)
 	r = set(c, &q);
 	if (r < 0)
 		return cmd_error("the quota could not be set: %s", strerror(-r));
-	hint(c);
+	admin_tell_uncounted(&c->a, "cachefs quota repair");
 	return run_get(c);
 }
 
@@ -420,8 +382,7 @@ const struct cmd cmd_quota = {
 	.name = "quota",
 	.synopsis = "set|get|list|delete|check|repair [OPTIONS] META-URL",
 	.summary = "Manages limits of directories, users and groups",
-	.options = quota_table,
-	.options_size = sizeof(struct quota_opts),
+	CMD_OPTIONS(quota_table),
 	.min_args = 2,
 	.max_args = 2,
 	.run = quota_run,

@@ -8,8 +8,6 @@
 #include "base/bytes.h"
 #include "cmd/sets/inostack.h"
 
-#define PAGE 1000
-
 int inoset_add(struct inoset *s, cfs_ino_t ino, uint32_t names)
 {
 	if (CFS_ARRAY_ROOM(s->v, s->n, s->cap) < 0)
@@ -54,51 +52,12 @@ void inoset_free(struct inoset *s)
 	*s = (struct inoset){0};
 }
 
-/* ---- the trash ---- */
-
-struct walk {
-	struct inoset *set;
-	struct inostack todo;
-};
-
-struct visit {
-	struct walk *w;
-	int err;
-};
-
-static int visit(void *arg, const struct cfs_dirent *e)
+static int add_entry(void *arg, const struct cfs_dirent *e)
 {
-	struct visit *v = arg;
-
-	v->err = e->type == CFS_TYPE_DIR ? inostack_push(&v->w->todo, e->entry.ino)
-					 : inoset_add(v->w->set, e->entry.ino, e->entry.attr.nlink);
-	return v->err;
-}
-
-static int visit_dir(struct admin *a, struct walk *w, cfs_ino_t dir)
-{
-	struct cfs_cursor cursor = {0};
-	struct visit v = {.w = w};
-	int r;
-
-	do {
-		struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-
-		r = cfs_meta_readdir(a->meta, &ctx, dir, true, PAGE, &cursor, visit, &v);
-	} while (r == 0 && v.err == 0);
-	if (v.err)
-		return v.err;
-	/* Emptied by another client meanwhile. */
-	return r < 0 && r != -ENOENT ? r : 0;
+	return e->type == CFS_TYPE_DIR ? 0 : inoset_add(arg, e->entry.ino, e->entry.attr.nlink);
 }
 
 int inoset_add_trash(struct inoset *s, struct admin *a)
 {
-	struct walk w = {.set = s};
-	int r = inostack_push(&w.todo, CFS_TRASH_INO);
-
-	while (r == 0 && w.todo.n)
-		r = visit_dir(a, &w, inostack_pop(&w.todo));
-	inostack_free(&w.todo);
-	return r;
+	return inostack_walk(a->meta, ADMIN_STEP_MS, CFS_TRASH_INO, add_entry, s);
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 
 /*
@@ -52,13 +53,8 @@ static int note(void *arg, const struct cfs_session *s)
 
 	if (left_s < 0 || left_s > NEVER_S)
 		return 0;
-	if (b->n == b->cap) {
-		b->cap = b->cap ? 2 * b->cap : 16;
-		v = reallocarray(b->v, b->cap, sizeof(*v));
-		if (!v)
-			return -ENOMEM;
-		b->v = v;
-	}
+	if (CFS_ARRAY_ROOM(b->v, b->n, b->cap) < 0)
+		return -ENOMEM;
 	v = &b->v[b->n];
 	*v = (struct heartbeat){
 		.sid = s->sid,

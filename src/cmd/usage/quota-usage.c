@@ -6,19 +6,16 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "cmd/sets/inostack.h"
 #include "cmd/usage/owners.h"
 #include "cmd/usage/quota-usage.h"
 
-#define PAGE 1000
-
 /* ---- directories ---- */
 
 struct walk {
-	struct inostack todo;
 	int64_t space, inodes;
 	uint64_t mark;
-	int err;
 };
 
 static int visit(void *arg, const struct cfs_dirent *e)
@@ -28,30 +25,13 @@ static int visit(void *arg, const struct cfs_dirent *e)
 	w->inodes++;
 	w->space += cfs_space_of(e->type == CFS_TYPE_FILE ? e->entry.attr.length : 0);
 	w->mark += cfs_mark_of(e->entry.ino, &e->entry.attr);
-	w->err = e->type == CFS_TYPE_DIR ? inostack_push(&w->todo, e->entry.ino) : 0;
-	return w->err;
+	return 0;
 }
 
 static int measure(struct admin *a, cfs_ino_t dir, struct walk *ret)
 {
-	struct walk w = {0};
-	int r = inostack_push(&w.todo, dir);
-
-	while (r == 0 && w.todo.n) {
-		struct cfs_cursor cursor = {0};
-
-		dir = inostack_pop(&w.todo);
-		do {
-			struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-
-			r = cfs_meta_readdir(a->meta, &ctx, dir, true, PAGE, &cursor, visit, &w);
-		} while (r == 0 && w.err == 0);
-		r = w.err ? w.err : r < 0 && r != -ENOENT ? r : 0;
-	}
-	inostack_free(&w.todo);
-	if (r == 0)
-		*ret = w;
-	return r;
+	*ret = (struct walk){0};
+	return inostack_walk(a->meta, ADMIN_STEP_MS, dir, visit, ret);
 }
 
 int quota_measure(struct admin *a, cfs_ino_t dir, int64_t *ret_space, int64_t *ret_inodes)
@@ -68,24 +48,17 @@ int quota_measure(struct admin *a, cfs_ino_t dir, int64_t *ret_space, int64_t *r
 
 /* ---- checking ---- */
 
-struct quotas {
-	struct cfs_quota *v;
-	size_t n;
-};
-
 static int keep(void *arg, const struct cfs_quota *q)
 {
 	struct quotas *l = arg;
-	struct cfs_quota *v = reallocarray(l->v, l->n + 1, sizeof(*v));
 
-	if (!v)
+	if (CFS_ARRAY_ROOM(l->v, l->n, l->cap) < 0)
 		return -ENOMEM;
-	l->v = v;
-	v[l->n++] = *q;
+	l->v[l->n++] = *q;
 	return 0;
 }
 
-static int read_quotas(struct admin *a, struct quotas *ret)
+int quotas_read(struct admin *a, struct quotas *ret)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
 	struct quotas l = {0};
@@ -98,7 +71,7 @@ static int read_quotas(struct admin *a, struct quotas *ret)
 	return r;
 }
 
-static const struct cfs_quota *find(const struct quotas *l, enum cfs_quota_kind kind, uint64_t key)
+const struct cfs_quota *quotas_find(const struct quotas *l, enum cfs_quota_kind kind, uint64_t key)
 {
 	size_t i;
 
@@ -178,7 +151,7 @@ static int measure_owners(struct admin *a, const struct quotas *l, struct gaps *
 		struct cfs_quota none = {
 			.kind = w->kind, .key = w->id, .max_space = -1, .max_inodes = -1};
 
-		if (w->inodes && !find(l, w->kind, w->id))
+		if (w->inodes && !quotas_find(l, w->kind, w->id))
 			r = note(ret, &none, w->space, w->inodes, w->mark);
 	}
 	owners_free(&o);
@@ -188,7 +161,7 @@ static int measure_owners(struct admin *a, const struct quotas *l, struct gaps *
 int quota_gaps(struct admin *a, bool owners, const struct gaps *last, struct gaps *ret)
 {
 	struct quotas l = {0};
-	int r = read_quotas(a, &l);
+	int r = quotas_read(a, &l);
 
 	if (r == 0)
 		r = measure_dirs(a, &l, last, ret);
@@ -203,7 +176,7 @@ int quota_count_owners(struct admin *a)
 	struct gaps found = {0};
 	struct quotas l = {0};
 	size_t i;
-	int r = read_quotas(a, &l);
+	int r = quotas_read(a, &l);
 
 	if (r == 0)
 		r = measure_owners(a, &l, &found);

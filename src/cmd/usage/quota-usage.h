@@ -5,6 +5,14 @@
 #include "cmd/access/admin.h"
 #include "cmd/usage/gaps.h"
 
+struct quotas {
+	struct cfs_quota *v;
+	size_t n, cap;
+};
+int quotas_read(struct admin *a, struct quotas *ret);
+/* NULL: there is none. */
+const struct cfs_quota *quotas_find(const struct quotas *l, enum cfs_quota_kind kind, uint64_t key);
+
 /*
  * The gaps between the quotas' rows and the real usage; owners: includes users and groups. last: as
  * for gaps_measure_fn.

@@ -176,7 +176,7 @@ bool control_is_read_only(const char *point)
 	return ro;
 }
 
-static int find_mount(const char *path, char *point, size_t size)
+int control_seek_mount(const char *path, char *point, size_t size)
 {
 	struct mounted m;
 	char *slash;
@@ -201,7 +201,7 @@ static int find_mount(const char *path, char *point, size_t size)
 
 int control_find_mount(const char *path, char *point, size_t size)
 {
-	int r = find_mount(path, point, size);
+	int r = control_seek_mount(path, point, size);
 
 	if (r < 0)
 		cmd_error("%s: %s", path,

@@ -36,10 +36,9 @@ char *control_hex(const char *name);
 pid_t control_pid(const char *point);
 /* The mount was made with `ro`. */
 bool control_is_read_only(const char *point);
-/*
- * The mount point above a path inside a mount, from the table of mounts. When there is none, prints
- * the reason.
- */
+/* The mount point above a path inside a mount, from the table of mounts; -ENOENT: there is none. */
+int control_seek_mount(const char *path, char *point, size_t size);
+/* The same; prints the reason when there is none. */
 int control_find_mount(const char *path, char *point, size_t size);
 
 /* The server side: requests that a mount process answers. */

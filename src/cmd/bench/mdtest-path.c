@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/control.h"
 #include "cmd/bench/mdtest.h"
 
 enum { PATH_ROOM = 1024, WRITE_PIECE = 128 << 10 };
@@ -192,36 +194,15 @@ static const struct mdtest_ops path_ops = {
 	.close = path_close,
 };
 
-/* The statistics file is in the root of the mount. */
+/* The statistics file is in the root of the mount. NULL: not a mount of cachefs. */
 static char *find_stats(const char *path)
 {
-	char *dir = realpath(path, NULL), *stats = NULL;
-	struct stat here, up;
+	char point[PATH_MAX], *stats;
 
-	if (!dir || stat(dir, &here) < 0) {
-		free(dir);
-		return NULL;
-	}
-	for (;;) {
-		char *slash = strrchr(dir, '/'), *parent;
-
-		parent = slash == dir ? strdup("/") : strndup(dir, (size_t)(slash - dir));
-		if (!parent || slash[1] == '\0' || stat(parent, &up) < 0 ||
-		    up.st_dev != here.st_dev) {
-			free(parent);
-			break;
-		}
-		free(dir);
-		dir = parent;
-	}
-	if (asprintf(&stats, "%s/.stats", dir) < 0)
-		stats = NULL;
-	if (stats && access(stats, R_OK) < 0) {
-		free(stats);
-		stats = NULL;
-	}
-	free(dir);
-	return stats;
+	return control_seek_mount(path, point, sizeof(point)) < 0 ||
+			       asprintf(&stats, "%s/.stats", point) < 0
+		       ? NULL
+		       : stats;
 }
 
 int mdtest_open_path(const char *path, const struct mdtest_shape *s, struct mdtest_target **ret)

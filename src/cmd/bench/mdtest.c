@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +15,7 @@
 #include "base/thread.h"
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/live.h"
 #include "cmd/access/progress.h"
 #include "cmd/access/volume.h"
 
@@ -74,13 +74,6 @@ struct run {
 	struct phase *phase;
 };
 
-static volatile sig_atomic_t interrupted;
-
-static void on_signal(int sig)
-{
-	interrupted = sig;
-}
-
 static unsigned bucket_of(uint64_t ns)
 {
 	unsigned octave = ns ? 63 - (unsigned)__builtin_clzll(ns) : 0;
@@ -117,7 +110,7 @@ static void *work(void *arg)
 	uint64_t latency[BUCKETS] = {0}, errors = 0, count = 0, i;
 	int first = 0;
 
-	while (!interrupted || run->cleaning) {
+	while (!live_stopped() || run->cleaning) {
 		uint64_t n = atomic_fetch_add(&run->next, 1), start, ns;
 		int r;
 
@@ -128,7 +121,7 @@ static void *work(void *arg)
 		ns = cfs_now_ns() - start;
 		progress_add(run->progress, 1);
 		/* An interrupted run has not made every item; a missing one needs no removal. */
-		if (r == -ENOENT && run->cleaning && interrupted)
+		if (r == -ENOENT && run->cleaning && live_stopped())
 			continue;
 		count++;
 		latency[bucket_of(ns)]++;
@@ -198,7 +191,7 @@ static int run_phase(struct mdtest *m, const char *name, item_fn fn, uint64_t be
 	int r = 0;
 
 	m->reached = begin;
-	if (begin == end || (interrupted && !cleaning))
+	if (begin == end || (live_stopped() && !cleaning))
 		return 0;
 	m->n++;
 	p->name = name;
@@ -322,7 +315,7 @@ static int judge(const struct mdtest *m)
 				   m->phases[i].name, m->phases[i].errors, m->phases[i].count,
 				   strerror(-m->phases[i].first_error));
 	}
-	return interrupted ? CMD_INTERRUPTED : status;
+	return live_stopped() ? CMD_INTERRUPTED : status;
 }
 
 static bool make_shape(const struct mdtest_opts *o, struct mdtest_shape *ret)
@@ -350,7 +343,6 @@ static bool make_shape(const struct mdtest_opts *o, struct mdtest_shape *ret)
 
 static int mdtest_run(void *options, const char **args)
 {
-	struct sigaction sa = {.sa_handler = on_signal};
 	struct mdtest_opts *o = options;
 	struct mdtest_shape shape;
 	struct mdtest *m = NULL;
@@ -376,8 +368,7 @@ static int mdtest_run(void *options, const char **args)
 		      : mdtest_open_path(args[0], &shape, &m->t);
 	if (r != CMD_OK)
 		goto out;
-	sigaction(SIGINT, &sa, NULL);
-	sigaction(SIGTERM, &sa, NULL);
+	live_begin();
 	r = run_all(m);
 	if (r < 0)
 		cmd_error("%s", strerror(-r));
@@ -398,8 +389,7 @@ const struct cmd cmd_mdtest = {
 	.name = "mdtest",
 	.synopsis = "[OPTIONS] META-URL|PATH",
 	.summary = "Measures metadata operations of a volume or a mount",
-	.options = mdtest_table,
-	.options_size = sizeof(struct mdtest_opts),
+	CMD_OPTIONS(mdtest_table),
 	.min_args = 1,
 	.max_args = 1,
 	.run = mdtest_run,

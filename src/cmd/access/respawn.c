@@ -2,12 +2,14 @@
 #include "cmd/access/respawn.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <spawn.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-enum { ENV_MAX = 64 };
+enum { ENV_MAX = 64, REAP_LOOK_MS = 5 };
 
 /* Variables that a program needs to start. */
 static bool is_for_the_loader(const char *variable)
@@ -47,4 +49,14 @@ int respawn(char *const argv[], int in, int out, pid_t *ret)
 		r = posix_spawn(ret, "/proc/self/exe", &actions, NULL, argv, env);
 	posix_spawn_file_actions_destroy(&actions);
 	return -r;
+}
+
+bool reap_child(pid_t pid, cfs_deadline_t deadline)
+{
+	while (waitpid(pid, NULL, WNOHANG) == 0) {
+		if (cfs_deadline_passed(deadline))
+			return false;
+		poll(NULL, 0, REAP_LOOK_MS);
+	}
+	return true;
 }

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "cmd/access/backup.h"
+#include "cmd/access/respawn.h"
 
 #define MARK   "lastBackup"   /* attribute of the root, as in JuiceFS */
 #define BEGUN  "backup/begun" /* the mark of a backup that has not ended; a record of ours */
@@ -178,13 +179,8 @@ static int drop_begun(struct backups *b)
 /* A child that waits for a hung file system does not end: after DIE_MS it is left behind. */
 static void end_child(struct backups *b, pid_t pid)
 {
-	cfs_deadline_t deadline = cfs_deadline_in(DIE_MS);
-	pid_t r;
-
 	kill(pid, SIGKILL);
-	while ((r = waitpid(pid, NULL, WNOHANG)) == 0 && !cfs_deadline_passed(deadline))
-		poll(NULL, 0, 10);
-	b->dying = r == 0 ? pid : 0;
+	b->dying = reap_child(pid, cfs_deadline_in(DIE_MS)) ? 0 : pid;
 }
 
 static bool is_dying(struct backups *b)

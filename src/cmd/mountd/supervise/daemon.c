@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/respawn.h"
 
 #define KILL_GRACE_MS 2000
 /*
@@ -46,17 +47,6 @@ static void on_signal(int sig)
 	interrupted = sig;
 }
 
-/* Returns true when the child has exited before the deadline. */
-static bool reap(pid_t pid, cfs_deadline_t deadline)
-{
-	while (waitpid(pid, NULL, WNOHANG) == 0) {
-		if (cfs_deadline_passed(deadline))
-			return false;
-		poll(NULL, 0, 10);
-	}
-	return true;
-}
-
 /* Returns true for the first caller. */
 static bool decide(struct daemon *d, enum decision decision)
 {
@@ -68,10 +58,10 @@ static bool decide(struct daemon *d, enum decision decision)
 static void end_child(pid_t pid)
 {
 	kill(pid, SIGTERM);
-	if (reap(pid, cfs_deadline_in(KILL_GRACE_MS)))
+	if (reap_child(pid, cfs_deadline_in(KILL_GRACE_MS)))
 		return;
 	kill(pid, SIGKILL);
-	reap(pid, cfs_deadline_in(KILL_GRACE_MS));
+	reap_child(pid, cfs_deadline_in(KILL_GRACE_MS));
 }
 
 /* Returns false when the deadline has passed, or by the first signal if *mask lets it through. */
@@ -115,7 +105,7 @@ static int wait_report(struct daemon *d, pid_t pid, int fd, uint64_t timeout_ms,
 			(int)pid);
 	n = read(fd, &rep, sizeof(rep) - 1);
 	if (n < 1) {
-		reap(pid, cfs_deadline_in(KILL_GRACE_MS));
+		reap_child(pid, cfs_deadline_in(KILL_GRACE_MS));
 		return cmd_fail(CMD_MOUNT_FAILED, "the mount process died while starting");
 	}
 	if (rep.reason[0] && rep.status)
@@ -123,7 +113,7 @@ static int wait_report(struct daemon *d, pid_t pid, int fd, uint64_t timeout_ms,
 	else if (rep.reason[0])
 		printf("%s\n", rep.reason);
 	if (rep.status)
-		reap(pid, cfs_deadline_in(timeout_ms));
+		reap_child(pid, cfs_deadline_in(timeout_ms));
 	return rep.status;
 }
 

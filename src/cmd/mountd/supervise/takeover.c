@@ -11,12 +11,12 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/mounted.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/respawn.h"
 #include "cmd/mountd/supervise/handover.h"
 #include "cmd/mountd/supervise/notify.h"
 #include "cmd/mountd/supervise/supervisor-internal.h"
@@ -25,14 +25,6 @@
 #define LOOK_MS	 5
 #define AGAIN_MS 1000 /* a supervisor makes its socket in this time after the mount */
 
-static void await_end(pid_t pid)
-{
-	cfs_deadline_t deadline = cfs_deadline_in(END_MS);
-
-	while (waitpid(pid, NULL, WNOHANG) == 0 && !cfs_deadline_passed(deadline))
-		poll(NULL, 0, LOOK_MS);
-}
-
 /* Gives up. The running mount is unaffected: its supervisor notices that this one ends. */
 static void stay_away(struct supervisor *s, const char *why)
 {
@@ -40,7 +32,7 @@ static void stay_away(struct supervisor *s, const char *why)
 	/* A worker that cannot end yet holds nothing of the mount for itself. */
 	if (s->worker) {
 		kill(s->worker, SIGKILL);
-		await_end(s->worker);
+		reap_child(s->worker, cfs_deadline_in(END_MS));
 		s->worker = 0;
 	}
 	supervisor_finish(s, CMD_MOUNT_FAILED);

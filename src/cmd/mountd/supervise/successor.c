@@ -217,32 +217,26 @@ void successor_hear(struct supervisor *s)
 void successor_answer_door(struct supervisor *s)
 {
 	int fd, process, r = handover_accept(s->door, &fd, &process);
+	const char *why = NULL;
 
 	if (r < 0)
 		return;
-	if (is_of_another(s)) {
-		close(fd);
-		close(process);
+	if (!is_of_another(s) && s->successor < 0 &&
+	    (!notify_wanted() || handover_same_group(fd))) {
+		s->successor = fd;
+		s->successor_process = process;
+		s->ask_until = cfs_deadline_in(s->conf->mount_timeout_ms);
 		return;
 	}
-	if (s->successor >= 0) {
-		handover_send(fd, HANDOVER_FAILED, 0, "somebody else is taking it over", NULL);
-		close(fd);
-		close(process);
-		return;
-	}
-	if (notify_wanted() && !handover_same_group(fd)) {
-		handover_send(fd, HANDOVER_FAILED, 0,
-			      "the mount is a service, which would end: upgrade it by a reload of "
-			      "that (systemctl reload)",
-			      NULL);
-		close(fd);
-		close(process);
-		return;
-	}
-	s->successor = fd;
-	s->successor_process = process;
-	s->ask_until = cfs_deadline_in(s->conf->mount_timeout_ms);
+	if (s->door >= 0)
+		why = s->successor >= 0
+			      ? "somebody else is taking it over"
+			      : "the mount is a service, which would end: upgrade it by a "
+				"reload of that (systemctl reload)";
+	if (why)
+		handover_send(fd, HANDOVER_FAILED, 0, why, NULL);
+	close(fd);
+	close(process);
 }
 
 void successor_is_silent(struct supervisor *s)

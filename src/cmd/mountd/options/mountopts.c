@@ -18,21 +18,15 @@
 /* Options for mount(8), systemd or fsck, which a mount helper gets and ignores. */
 static bool is_foreign(const char *name)
 {
-	static const char *const names[] = {"_netdev",	"nofail",     "auto",	"noauto",
-					    "user",	"users",      "nouser", "owner",
-					    "group",	"defaults",   "rw",	"async",
-					    "relatime", "norelatime", "silent", "loud"};
-	static const char *const shown[] = {"user_id", "group_id", "rootmode",
-					    "fd",      "blksize",  "max_read"};
+	static const char *const names[] = {
+		"_netdev", "nofail", "auto", "noauto", "user", "users", "nouser", "owner", "group",
+		"defaults", "rw", "async", "relatime", "norelatime", "silent", "loud",
+		/* For a remount, libmount repeats the options that the kernel shows of a mount. */
+		"user_id", "group_id", "rootmode", "fd", "blksize", "max_read"};
 	size_t i;
 
 	if (!strncasecmp(name, "x-", 2) || !strncmp(name, "comment", 7))
 		return true;
-	/* For a remount, libmount repeats the options that the kernel shows of a mount. */
-	for (i = 0; i < CFS_ARRAY_SIZE(shown); i++) {
-		if (!strcmp(name, shown[i]))
-			return true;
-	}
 	for (i = 0; i < CFS_ARRAY_SIZE(names); i++) {
 		if (!strcmp(name, names[i]))
 			return true;

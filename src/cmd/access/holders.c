@@ -102,18 +102,18 @@ static bool has_caller(const char *pid, const struct callers *callers)
 	return false;
 }
 
-static void read_comm(const char *pid, char comm[32])
+void holders_name(pid_t pid, char *buf, size_t size)
 {
-	char path[300];
+	char path[64];
 	FILE *in;
 
-	snprintf(comm, 32, "?");
-	snprintf(path, sizeof(path), "/proc/%s/comm", pid);
+	*buf = '\0';
+	snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
 	in = fopen(path, "re");
 	if (!in)
 		return;
-	if (fgets(comm, 32, in))
-		comm[strcspn(comm, "\n")] = '\0';
+	if (fgets(buf, (int)size, in))
+		buf[strcspn(buf, "\n")] = '\0';
 	fclose(in);
 }
 
@@ -121,8 +121,8 @@ static void print_holder(const char *pid, const char *how, const char *where)
 {
 	char comm[32];
 
-	read_comm(pid, comm);
-	cmd_error("  held by process %s (%s): %s %s", pid, comm, how, where);
+	holders_name(atoi(pid), comm, sizeof(comm));
+	cmd_error("  held by process %s (%s): %s %s", pid, *comm ? comm : "?", how, where);
 }
 
 void holders_print(const char *point)
@@ -201,9 +201,9 @@ unsigned holders_print_elsewhere(const struct mounted *like)
 			;
 		if (i < n || mounted_seen_by(d->d_name, like, &m) < 0)
 			continue;
-		read_comm(d->d_name, comm);
+		holders_name(atoi(d->d_name), comm, sizeof(comm));
 		cmd_error("  still mounted at %s in the mount namespace of process %s (%s)",
-			  m.point, d->d_name, comm);
+			  m.point, d->d_name, *comm ? comm : "?");
 		snprintf(seen[n++], sizeof(seen[0]), "%s", ns);
 	}
 	closedir(proc);

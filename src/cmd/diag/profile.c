@@ -13,6 +13,7 @@
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/control.h"
+#include "cmd/access/holders.h"
 #include "cmd/access/live.h"
 
 /* Number of rows that are counted one by one. All further callers share one more row. */
@@ -65,21 +66,6 @@ struct profile {
 	uint16_t slots[SLOTS];	       /* index + 1 of a row, 0: free */
 };
 
-/* The process may have exited by the time the table is shown. */
-static void read_comm(struct row *row)
-{
-	char path[64];
-	FILE *in;
-
-	snprintf(path, sizeof(path), "/proc/%d/comm", row->pid);
-	in = fopen(path, "re");
-	if (!in)
-		return;
-	if (fgets(row->comm, sizeof(row->comm), in))
-		row->comm[strcspn(row->comm, "\n")] = '\0';
-	fclose(in);
-}
-
 static bool is_same(const struct row *a, const struct row *b)
 {
 	return a->uid == b->uid && a->pid == b->pid && !strcmp(a->kind, b->kind);
@@ -113,7 +99,7 @@ static struct row *find_row(struct profile *p, const struct row *key)
 	row = &p->rows[p->n++];
 	*row = *key;
 	if (row->pid > 0)
-		read_comm(row);
+		holders_name(row->pid, row->comm, sizeof(row->comm));
 	p->slots[slot] = (uint16_t)p->n;
 	return row;
 }
@@ -329,8 +315,7 @@ const struct cmd cmd_profile = {
 	.name = "profile",
 	.synopsis = "[--by all|kind|uid|pid] [--interval TIME] [--count N] [--json] MOUNTPOINT",
 	.summary = "Shows calls and times of a mount by operation, user and process",
-	.options = profile_table,
-	.options_size = sizeof(struct profile_opts),
+	CMD_OPTIONS(profile_table),
 	.min_args = 1,
 	.max_args = 1,
 	.run = profile_run,

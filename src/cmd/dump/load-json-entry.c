@@ -25,52 +25,40 @@ static int read_type(struct json *j, uint8_t *ret)
 
 static int read_attr(struct json *j, struct json_entry *e)
 {
+	static const char *const names[] = {
+		"inode",     "flags",	  "mode",      "uid",	"gid",	  "atime", "mtime", "ctime",
+		"atimensec", "mtimensec", "ctimensec", "nlink", "length", "rdev",  "tier",
+	};
 	struct cfs_attr *a = &e->attr;
+	int64_t v[CFS_ARRAY_SIZE(names)] = {0};
 	bool first = true;
+	uint8_t type = 0;
 	const char *key;
-	int64_t v = 0;
 	int r;
 
 	while ((r = pull_key(j->p, &first, &key)) > 0) {
-		char name[16];
-
-		snprintf(name, sizeof(name), "%s", key);
-		r = !strcmp(name, "type") ? read_type(j, &a->type) : pull_int(j->p, &v);
+		r = !strcmp(key, "type") ? read_type(j, &type)
+					 : pull_number(j->p, key, names, CFS_ARRAY_SIZE(names), v);
 		if (r)
 			return r;
-		if (!strcmp(name, "inode"))
-			e->ino = (cfs_ino_t)v;
-		else if (!strcmp(name, "flags"))
-			a->flags = (uint8_t)v;
-		else if (!strcmp(name, "mode"))
-			a->mode = (uint16_t)v & 07777;
-		else if (!strcmp(name, "uid"))
-			a->uid = (uint32_t)v;
-		else if (!strcmp(name, "gid"))
-			a->gid = (uint32_t)v;
-		else if (!strcmp(name, "atime"))
-			a->atime.tv_sec = (time_t)v;
-		else if (!strcmp(name, "mtime"))
-			a->mtime.tv_sec = (time_t)v;
-		else if (!strcmp(name, "ctime"))
-			a->ctime.tv_sec = (time_t)v;
-		else if (!strcmp(name, "atimensec"))
-			a->atime.tv_nsec = (long)v;
-		else if (!strcmp(name, "mtimensec"))
-			a->mtime.tv_nsec = (long)v;
-		else if (!strcmp(name, "ctimensec"))
-			a->ctime.tv_nsec = (long)v;
-		else if (!strcmp(name, "nlink"))
-			a->nlink = (uint32_t)v;
-		else if (!strcmp(name, "length"))
-			a->length = (uint64_t)v;
-		else if (!strcmp(name, "rdev"))
-			a->rdev = (uint32_t)v;
-		else if (!strcmp(name, "tier"))
-			a->tier = (uint8_t)v;
 	}
 	if (r < 0)
 		return r;
+	e->ino = (cfs_ino_t)v[0];
+	*a = (struct cfs_attr){
+		.flags = (uint8_t)v[1],
+		.mode = (uint16_t)v[2] & 07777,
+		.uid = (uint32_t)v[3],
+		.gid = (uint32_t)v[4],
+		.atime = {(time_t)v[5], (long)v[8]},
+		.mtime = {(time_t)v[6], (long)v[9]},
+		.ctime = {(time_t)v[7], (long)v[10]},
+		.nlink = (uint32_t)v[11],
+		.length = (uint64_t)v[12],
+		.rdev = (uint32_t)v[13],
+		.tier = (uint8_t)v[14],
+		.type = type,
+	};
 	if (!e->ino || !a->type)
 		return pull_fail(j->p, "an entry without inode or type");
 	e->has_attr = true;

@@ -375,18 +375,24 @@ int pull_end(struct pull *p)
 			   : pull_fail(p, "something follows the end");
 }
 
+int pull_number(struct pull *p, const char *key, const char *const names[], size_t n, int64_t *ret)
+{
+	size_t i;
+
+	for (i = 0; i < n && strcmp(key, names[i]) != 0; i++)
+		;
+	return i < n ? pull_int(p, &ret[i]) : pull_value(p, NULL);
+}
+
 int pull_numbers(struct pull *p, const char *const names[], size_t n, int64_t *ret)
 {
 	bool first = true;
 	const char *key;
-	size_t i;
 	int r;
 
 	memset(ret, 0, n * sizeof(*ret));
 	while ((r = pull_key(p, &first, &key)) > 0) {
-		for (i = 0; i < n && strcmp(key, names[i]) != 0; i++)
-			;
-		r = i < n ? pull_int(p, &ret[i]) : pull_value(p, NULL);
+		r = pull_number(p, key, names, n, ret);
 		if (r)
 			return r;
 	}

@@ -28,6 +28,8 @@ int pull_key(struct pull *p, bool *first, const char **ret_key);
 /* As pull_key(), for the items of an array. */
 int pull_item(struct pull *p, bool *first);
 int pull_int(struct pull *p, int64_t *ret);
+/* Reads the member `key` into the element that has its name. Ignores one of another name. */
+int pull_number(struct pull *p, const char *key, const char *const names[], size_t n, int64_t *ret);
 /*
  * Reads an object's members of these names, which are numbers; a missing one is 0. Ignores others.
  */

@@ -17,7 +17,8 @@ struct cfs_workers {
 	pthread_mutex_t lock;
 	pthread_cond_t work;  /* a job was queued, or stopping */
 	pthread_cond_t space; /* the queue is not full, or stopping */
-	pthread_cond_t left;  /* stopping, and the last waiting submitter has left */
+	/* Nothing is queued or runs; or stopping, and the last waiting submitter has left. */
+	pthread_cond_t empty;
 	struct cfs_job *head, **tail;
 	size_t queued;
 	unsigned max, stuck, busy; /* stuck: abandoned workers, which are busy, too */
@@ -51,7 +52,7 @@ int cfs_workers_create(const char *name, unsigned max, size_t queue_limit, struc
 	r = cfs_cond_init(&w->space);
 	if (r)
 		goto destroy_work;
-	r = cfs_cond_init(&w->left);
+	r = cfs_cond_init(&w->empty);
 	if (r)
 		goto destroy_space;
 	*ret = w;
@@ -111,6 +112,8 @@ static void *worker(void *arg)
 		pthread_mutex_lock(&w->lock);
 		w->busy--;
 		w->done++;
+		if (!w->head && !w->busy)
+			pthread_cond_broadcast(&w->empty);
 	}
 	pthread_mutex_unlock(&w->lock);
 	return NULL;
@@ -174,7 +177,7 @@ int cfs_workers_submit(struct cfs_workers *w, struct cfs_job *job, cfs_deadline_
 	if (w->stopping) {
 		r = -ESHUTDOWN;
 		if (!w->submitters_waiting)
-			pthread_cond_signal(&w->left);
+			pthread_cond_broadcast(&w->empty);
 	} else if (w->queued < w->limit) {
 		r = enqueue(w, job);
 	}
@@ -193,6 +196,18 @@ int cfs_workers_try_submit(struct cfs_workers *w, struct cfs_job *job)
 		r = -EAGAIN;
 	else
 		r = enqueue(w, job);
+	pthread_mutex_unlock(&w->lock);
+	return r;
+}
+
+int cfs_workers_drain(struct cfs_workers *w, cfs_deadline_t deadline)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&w->lock);
+	while ((w->head || w->busy) && r == 0)
+		r = cfs_cond_wait(&w->empty, &w->lock, deadline);
+	r = w->head || w->busy ? -ETIMEDOUT : 0;
 	pthread_mutex_unlock(&w->lock);
 	return r;
 }
@@ -252,14 +267,14 @@ void cfs_workers_destroy(struct cfs_workers *w)
 	pthread_cond_broadcast(&w->work);
 	pthread_cond_broadcast(&w->space);
 	while (w->submitters_waiting)
-		pthread_cond_wait(&w->left, &w->lock);
+		pthread_cond_wait(&w->empty, &w->lock);
 	pthread_mutex_unlock(&w->lock);
 	/* A stopping pool starts no threads. */
 	cfs_activity_wait(CFS_WAIT_THREAD, 0, w->name);
 	for (i = 0; i < w->n_threads; i++)
 		pthread_join(w->threads[i], NULL);
 	cfs_activity_wait_end();
-	pthread_cond_destroy(&w->left);
+	pthread_cond_destroy(&w->empty);
 	pthread_cond_destroy(&w->space);
 	pthread_cond_destroy(&w->work);
 	pthread_mutex_destroy(&w->lock);

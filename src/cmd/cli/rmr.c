@@ -50,9 +50,6 @@ struct rmr {
 	struct cfs_workers *workers;
 	dev_t dev;
 	_Atomic uint64_t removed, failed;
-	pthread_mutex_t lock; /* protects pending */
-	pthread_cond_t idle;
-	uint64_t pending;
 };
 
 struct victim {
@@ -81,10 +78,6 @@ static void run_victim(struct cfs_job *job)
 
 	note(r, v->name, unlinkat(v->dir_fd, v->name, 0) < 0 ? errno : 0);
 	free(v);
-	pthread_mutex_lock(&r->lock);
-	if (--r->pending == 0)
-		pthread_cond_signal(&r->idle);
-	pthread_mutex_unlock(&r->lock);
 }
 
 static int submit(struct rmr *r, int dir_fd, const char *name)
@@ -99,30 +92,16 @@ static int submit(struct rmr *r, int dir_fd, const char *name)
 	v->r = r;
 	v->dir_fd = dir_fd;
 	memcpy(v->name, name, len + 1);
-	pthread_mutex_lock(&r->lock);
-	r->pending++;
-	pthread_mutex_unlock(&r->lock);
 	e = cfs_workers_submit(r->workers, &v->job, cfs_deadline_in(PROGRESS_S * 1000));
-	if (e == 0)
-		return 0;
-	free(v);
-	pthread_mutex_lock(&r->lock);
-	r->pending--;
-	pthread_mutex_unlock(&r->lock);
+	if (e < 0)
+		free(v);
 	return e;
 }
 
 /* A directory can be removed when its entries are gone. */
 static int wait_idle(struct rmr *r)
 {
-	cfs_deadline_t deadline = cfs_deadline_in(PROGRESS_S * 1000);
-	int e = 0;
-
-	pthread_mutex_lock(&r->lock);
-	while (r->pending && e == 0)
-		e = cfs_cond_wait(&r->idle, &r->lock, deadline);
-	pthread_mutex_unlock(&r->lock);
-	return e;
+	return cfs_workers_drain(r->workers, cfs_deadline_in(PROGRESS_S * 1000));
 }
 
 /* ---- walking the tree ---- */
@@ -322,12 +301,11 @@ static void raise_files(void)
 static int rmr_run(void *options, const char **args)
 {
 	const struct rmr_opts *o = options;
-	struct rmr r = {.o = o, .lock = PTHREAD_MUTEX_INITIALIZER};
+	struct rmr r = {.o = o};
 	int rc = CMD_OK, one;
 
 	raise_files();
-	if (cfs_cond_init(&r.idle) < 0 ||
-	    cfs_workers_create("rmr", (unsigned)o->threads, QUEUE, &r.workers) < 0)
+	if (cfs_workers_create("rmr", (unsigned)o->threads, QUEUE, &r.workers) < 0)
 		return cmd_error("out of memory");
 	for (; *args; args++) {
 		one = remove_path(&r, *args);

@@ -66,6 +66,24 @@ static void runs_in_order_and_all_before_destroy(void **state)
 		assert_int_equal(order[i + 1], i);
 }
 
+static void drain_waits_for_the_last_job(void **state)
+{
+	struct job first = {{blocking}, 0}, next = {{recording}, 1};
+	struct cfs_workers *w;
+
+	assert_int_equal(cfs_workers_create("t", 1, 2, &w), 0);
+	assert_int_equal(cfs_workers_drain(w, 0), 0);
+	assert_int_equal(cfs_workers_submit(w, &first.job, 0), 0);
+	assert_int_equal(cfs_workers_submit(w, &next.job, 0), 0);
+	wait_post(&started);
+	assert_int_equal(cfs_workers_drain(w, cfs_deadline_in(20)), -ETIMEDOUT);
+	assert_int_equal(ran, 0);
+	sem_post(&may_end);
+	assert_int_equal(cfs_workers_drain(w, cfs_deadline_in(60000)), 0);
+	assert_int_equal(ran, 2);
+	cfs_workers_destroy(w);
+}
+
 static void queue_is_bounded(void **state)
 {
 	struct job first = {{blocking}, 0}, a = {{recording}, 1}, b = {{recording}, 2};
@@ -369,6 +387,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		WORKERS_TEST(runs_in_order_and_all_before_destroy),
+		WORKERS_TEST(drain_waits_for_the_last_job),
 		WORKERS_TEST(queue_is_bounded),
 		WORKERS_TEST(threads_start_on_demand),
 		WORKERS_TEST(maximum_changes),

@@ -53,11 +53,7 @@ struct warmup {
 	struct cfs_workers *workers;
 	struct level **path;
 	size_t depth, cap;
-
 	_Atomic bool stop;
-	pthread_mutex_t lock; /* protects running; a leaf */
-	pthread_cond_t ended;
-	unsigned running;
 };
 
 struct block_job {
@@ -105,17 +101,6 @@ static void count_held(struct warmup *w, struct sums *sums, const struct block_j
 	}
 }
 
-static void end_block(struct block_job *b)
-{
-	struct warmup *w = b->w;
-
-	free(b);
-	pthread_mutex_lock(&w->lock);
-	w->running--;
-	pthread_cond_signal(&w->ended);
-	pthread_mutex_unlock(&w->lock);
-}
-
 static void run_block(struct cfs_job *job)
 {
 	struct block_job *b = (struct block_job *)job;
@@ -128,7 +113,7 @@ static void run_block(struct cfs_job *job)
 			count_held(w, b->sums, b);
 		atomic_fetch_add(&w->job->done, b->len);
 	}
-	end_block(b);
+	free(b);
 }
 
 /* Takes the job over. */
@@ -136,21 +121,14 @@ static int submit_job(struct warmup *w, struct block_job *b)
 {
 	int r;
 
-	pthread_mutex_lock(&w->lock);
-	w->running++;
-	pthread_mutex_unlock(&w->lock);
 	/* The deadline is short, so that a client that has gone away is noticed. */
 	do {
 		r = control_check(w->job);
 		if (r == 0)
 			r = cfs_workers_submit(w->workers, &b->job, cfs_deadline_in(1000));
 	} while (r == -ETIMEDOUT);
-	if (r < 0) {
+	if (r < 0)
 		free(b);
-		pthread_mutex_lock(&w->lock);
-		w->running--;
-		pthread_mutex_unlock(&w->lock);
-	}
 	return r;
 }
 
@@ -170,14 +148,11 @@ static int submit(struct warmup *w, struct sums *sums, const struct cfs_block *i
 
 static void wait_blocks(struct warmup *w)
 {
-	pthread_mutex_lock(&w->lock);
-	while (w->running) {
-		/* Each running job ends at its own deadline. */
-		cfs_cond_wait(&w->ended, &w->lock, cfs_deadline_in(1000));
+	/* Each running job ends at its own deadline. */
+	while (cfs_workers_drain(w->workers, cfs_deadline_in(1000)) < 0) {
 		if (control_check(w->job) < 0)
 			atomic_store(&w->stop, true);
 	}
-	pthread_mutex_unlock(&w->lock);
 }
 
 /* ---- one file ---- */
@@ -190,7 +165,7 @@ static void run_whole(struct cfs_job *job)
 	int r = cfs_data_make_whole(w->s->data, b->id.slice, &w->stop);
 
 	atomic_fetch_add(r == 0 ? &b->sums->whole : &b->sums->not_whole, 1);
-	end_block(b);
+	free(b);
 }
 
 static int make_whole(struct warmup *w, struct sums *sums, cfs_ino_t ino)
@@ -473,8 +448,6 @@ int control_warmup(struct control_server *s, struct control_job *job, json_t *in
 	sums = calloc(n, sizeof(*sums));
 	if (!sums)
 		return -ENOMEM;
-	pthread_mutex_init(&w.lock, NULL);
-	cfs_cond_init(&w.ended);
 	r = cfs_workers_create("cfs-warmup", (unsigned)threads, (size_t)threads * QUEUE_PER_THREAD,
 			       &w.workers);
 	if (r == 0 && json_is_true(json_object_get(in, "count"))) {
@@ -499,8 +472,6 @@ int control_warmup(struct control_server *s, struct control_job *job, json_t *in
 		r = control_check(job);
 	if (r == 0)
 		r = answer(&w, sums, n, ret);
-	pthread_cond_destroy(&w.ended);
-	pthread_mutex_destroy(&w.lock);
 	free(w.path);
 	free(sums);
 	return r;

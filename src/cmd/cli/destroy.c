@@ -54,17 +54,11 @@ static int add_key(void *arg, const struct cfs_object_info *info)
 
 static int list_objects(struct destroy *d)
 {
-	int fd = temp_open(), r;
 	char prefix[128];
+	int r = temp_stream(&d->keys);
 
-	if (fd < 0)
-		return fd;
-	d->keys = fdopen(fd, "w+");
-	if (!d->keys) {
-		r = -errno;
-		close(fd);
+	if (r < 0)
 		return r;
-	}
 	snprintf(prefix, sizeof(prefix), "%s/", d->a.setting->name);
 	progress_begin(&d->p, "objects listed");
 	r = d->a.objects->ops->list(d->a.objects, prefix, "", add_key, d,

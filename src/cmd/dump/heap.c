@@ -2,6 +2,7 @@
 #include "cmd/dump/heap.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,9 +26,9 @@ struct page {
 };
 
 struct heap {
-	int data_fd, index_fd;
-	uint64_t size; /* of the data, including what is still in `room` */
-	size_t used;
+	FILE *data;
+	int index_fd;
+	uint64_t size; /* of the data */
 	struct sorter *sorter;
 	uint64_t n;
 	uint64_t *firsts; /* key of each page's first item */
@@ -35,7 +36,7 @@ struct heap {
 	struct page *pages;
 	uint8_t *record;
 	size_t record_cap;
-	uint8_t room[WRITE_ROOM];
+	char room[WRITE_ROOM]; /* of data */
 };
 
 static int compare(const void *a, const void *b)
@@ -54,14 +55,14 @@ int heap_create(struct heap **ret)
 
 	if (!h)
 		return -ENOMEM;
-	h->data_fd = h->index_fd = -1;
+	h->index_fd = -1;
 	r = sorter_create(sizeof(struct heap_item), compare, SORT_MEMORY, &h->sorter);
 	if (!r) {
-		h->data_fd = temp_open();
 		h->index_fd = temp_open();
-		if (h->data_fd < 0 || h->index_fd < 0)
-			r = CFS_MIN(h->data_fd, h->index_fd);
+		r = h->index_fd < 0 ? h->index_fd : temp_stream(&h->data);
 	}
+	if (!r)
+		setvbuf(h->data, h->room, _IOFBF, WRITE_ROOM);
 	if (r) {
 		heap_destroy(h);
 		return r;
@@ -70,32 +71,13 @@ int heap_create(struct heap **ret)
 	return 0;
 }
 
-static int flush(struct heap *h)
-{
-	int r = temp_write(h->data_fd, h->room, h->used, h->size - h->used);
-
-	h->used = 0;
-	return r;
-}
-
 int heap_add(struct heap *h, uint64_t key, uint32_t sub, const void *data, size_t len)
 {
 	struct heap_item item = {.key = key, .off = h->size, .sub = sub, .len = (uint32_t)len};
-	const uint8_t *p = data;
 
-	while (len) {
-		size_t n = CFS_MIN(len, WRITE_ROOM - h->used);
-		int r;
-
-		memcpy(h->room + h->used, p, n);
-		h->used += n;
-		h->size += n;
-		p += n;
-		len -= n;
-		r = h->used == WRITE_ROOM ? flush(h) : 0;
-		if (r)
-			return r;
-	}
+	if (fwrite(data, 1, len, h->data) != len)
+		return temp_error(-errno);
+	h->size += len;
 	return sorter_add(h->sorter, &item);
 }
 
@@ -113,7 +95,7 @@ static int add_page(struct heap *h, const struct page *page)
 int heap_seal(struct heap *h)
 {
 	struct page page = {0};
-	int r = flush(h);
+	int r = fflush(h->data) ? temp_error(-errno) : 0;
 
 	if (!r)
 		r = sorter_sort(h->sorter);
@@ -203,7 +185,7 @@ int heap_data(struct heap *h, const struct heap_item *item, const uint8_t **ret)
 		h->record_cap = item->len;
 	}
 	*ret = h->record;
-	return temp_read(h->data_fd, h->record, item->len, item->off);
+	return temp_read(fileno(h->data), h->record, item->len, item->off);
 }
 
 void heap_destroy(struct heap *h)
@@ -211,8 +193,8 @@ void heap_destroy(struct heap *h)
 	if (!h)
 		return;
 	sorter_destroy(h->sorter);
-	if (h->data_fd >= 0)
-		close(h->data_fd);
+	if (h->data)
+		fclose(h->data);
 	if (h->index_fd >= 0)
 		close(h->index_fd);
 	free(h->firsts);

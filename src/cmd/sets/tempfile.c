@@ -40,6 +40,20 @@ int temp_open(void)
 	return fd;
 }
 
+int temp_stream(FILE **ret)
+{
+	int fd = temp_open(), r;
+
+	if (fd < 0)
+		return fd;
+	*ret = fdopen(fd, "w+");
+	if (*ret)
+		return 0;
+	r = -errno;
+	close(fd);
+	return temp_error(r);
+}
+
 static int transfer(int fd, void *data, size_t len, uint64_t off, bool out)
 {
 	uint8_t *p = data;

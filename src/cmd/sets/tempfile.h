@@ -8,9 +8,11 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* A descriptor. */
 int temp_open(void);
+int temp_stream(FILE **ret); /* the same with a buffer */
 /* All of len. */
 int temp_write(int fd, const void *data, size_t len, uint64_t off);
 int temp_read(int fd, void *data, size_t len, uint64_t off);

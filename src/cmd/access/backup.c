@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,7 @@
 #include "base/array.h"
 #include "base/bytes.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/task.h"
 #include "cmd/access/admin.h"
 #include "cmd/access/volume.h"
 
@@ -77,93 +76,64 @@ void backup_free_list(struct backup_list *l)
 /* ---- a look from outside ---- */
 
 struct look {
-	pthread_mutex_t lock; /* protects the rest */
-	pthread_cond_t ended;
+	struct cfs_task task; /* first */
 	const struct cfs_setting *setting;
 	cfs_deadline_t deadline;
-	bool done;
-	int result;
 	struct backup latest;
 	char err[256];
 };
 
-static int look(const struct look *l, struct backup *ret, char err[256])
+static ssize_t look(struct cfs_task *task)
 {
+	struct look *l = (struct look *)task;
 	const struct cfs_setting *s = l->setting;
 	const struct backup *latest;
 	struct cfs_object_store *o;
 	struct backup_list list;
-	int r = volume_open_objects(s, NULL, NULL, &o, err);
+	int r = volume_open_objects(s, NULL, NULL, &o, l->err);
 
 	if (r < 0)
 		return r;
 	cfs_object_quiet(true);
 	r = backup_read_list(o, s->name, l->deadline, &list);
 	if (r < 0)
-		snprintf(err, 256, "the bucket cannot be listed: %s", strerror(-r));
+		snprintf(l->err, sizeof(l->err), "the bucket cannot be listed: %s", strerror(-r));
 	cfs_object_quiet(false);
 	cfs_object_close(o);
 	if (r < 0)
 		return r;
 	latest = backup_latest(&list, cfs_wall_s());
 	if (latest)
-		*ret = *latest;
+		l->latest = *latest;
 	r = latest ? 0 : -ENOENT;
 	backup_free_list(&list);
 	return r;
 }
 
-static void *look_thread(void *arg)
-{
-	struct look *l = arg;
-	struct backup latest = {0};
-	char err[256] = "";
-	int r = look(l, &latest, err);
-
-	pthread_mutex_lock(&l->lock);
-	l->result = r;
-	l->latest = latest;
-	memcpy(l->err, err, sizeof(err));
-	l->done = true;
-	pthread_cond_signal(&l->ended);
-	pthread_mutex_unlock(&l->lock);
-	return NULL;
-}
-
 int backup_look(const struct cfs_setting *s, uint64_t timeout_ms, struct backup *ret, char err[256])
 {
-	struct look *l = calloc(1, sizeof(*l));
-	pthread_t thread;
-	bool done;
-	int r;
+	struct look *l = cfs_task_new(sizeof(*l), look, NULL);
+	struct cfs_workers *worker = NULL;
+	ssize_t n = -ENOMEM;
+	int r = l ? cfs_workers_create("backup-look", 1, 1, &worker) : -ENOMEM;
 
-	if (!l)
-		return -ENOMEM;
-	l->setting = s;
-	l->deadline = cfs_deadline_in(timeout_ms);
-	pthread_mutex_init(&l->lock, NULL);
-	cfs_cond_init(&l->ended);
-	r = cfs_thread_start("backup-look", look_thread, l, &thread);
-	if (r < 0) {
-		free(l);
-		return r;
+	if (!r) {
+		l->setting = s;
+		l->deadline = cfs_deadline_in(timeout_ms);
+		r = cfs_task_wait(&l->task, worker, l->deadline, &n);
 	}
-	pthread_mutex_lock(&l->lock);
-	while (!l->done && cfs_cond_wait(&l->ended, &l->lock, l->deadline) == 0)
-		;
-	done = l->done;
-	pthread_mutex_unlock(&l->lock);
-	if (!done) {
-		/* It keeps what it uses, the setting too: the command ends soon. */
-		pthread_detach(thread);
-		return cfs_fail(err, -ETIMEDOUT, "the bucket does not answer within %" PRIu64 " s",
-				timeout_ms / 1000);
+	if (!r) {
+		r = (int)n;
+		*ret = l->latest;
+		memcpy(err, l->err, sizeof(l->err));
+		cfs_workers_destroy(worker);
+	} else if (worker) {
+		/* Its thread keeps what it uses, the setting too: the command ends soon. */
+		snprintf(err, 256, "the bucket does not answer within %" PRIu64 " s",
+			 timeout_ms / 1000);
 	}
-	pthread_join(thread, NULL);
-	r = l->result;
-	*ret = l->latest;
-	memcpy(err, l->err, sizeof(l->err));
-	free(l);
+	if (l)
+		cfs_task_end(&l->task);
 	return r;
 }
 

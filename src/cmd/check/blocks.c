@@ -108,10 +108,26 @@ bool blocks_belongs(const struct admin *a, const struct block_object *b, uint32_
 	       b->len == blocks_length(a, slice_size, b->indx);
 }
 
-bool blocks_are_plain(const struct admin *a)
+int blocks_look(struct admin *a, uint64_t slice, uint32_t slice_size, uint32_t indx,
+		char key[CFS_BLOCK_KEY_MAX], uint64_t *ret_size)
+{
+	uint32_t len = blocks_length(a, slice_size, indx);
+	struct cfs_object_info info;
+	int r;
+
+	blocks_key(a, slice, indx, len, key);
+	r = a->objects->ops->head(a->objects, key, &info, cfs_deadline_in(ADMIN_OBJECT_MS));
+	if (r < 0 && r != -ENOENT)
+		return r;
+	*ret_size = r < 0 ? BLOCK_MISSING : info.size;
+	return r < 0 || !blocks_fit(a, len, info.size);
+}
+
+bool blocks_fit(const struct admin *a, uint32_t len, uint64_t size)
 {
 	const char *c = a->setting->compression;
+	bool plain = (!c || !*c || !strcmp(c, "none")) &&
+		     !(a->setting->encrypt_key && *a->setting->encrypt_key);
 
-	return (!c || !*c || !strcmp(c, "none")) &&
-	       !(a->setting->encrypt_key && *a->setting->encrypt_key);
+	return plain ? size == len : size > 0;
 }

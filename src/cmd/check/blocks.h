@@ -50,7 +50,14 @@ uint32_t blocks_count(const struct admin *a, uint32_t slice_size);
 uint32_t blocks_length(const struct admin *a, uint32_t slice_size, uint32_t indx);
 void blocks_key(const struct admin *a, uint64_t slice, uint32_t indx, uint32_t len,
 		char key[CFS_BLOCK_KEY_MAX]);
-/* Whether objects are exactly as long as their blocks: no compression, no encryption. */
-bool blocks_are_plain(const struct admin *a);
+/* Whether an object of that size can be a block of `len` bytes. */
+bool blocks_fit(const struct admin *a, uint32_t len, uint64_t size);
+/*
+ * Asks for the object of a block. 0: it fits; 1: it does not, or is missing; or an error. Without
+ * an error *ret_size is its size.
+ */
+#define BLOCK_MISSING UINT64_MAX
+int blocks_look(struct admin *a, uint64_t slice, uint32_t slice_size, uint32_t indx,
+		char key[CFS_BLOCK_KEY_MAX], uint64_t *ret_size);
 
 #endif

@@ -197,9 +197,6 @@ struct slice {
 
 static int check_block(struct data *d, const struct slice *s, uint32_t indx)
 {
-	struct admin *a = d->f->a;
-	uint32_t len = blocks_length(a, s->size, indx);
-	struct cfs_object_info info = {0};
 	struct recheck recheck = {
 		.ino = s->ino,
 		.slice = s->id,
@@ -208,18 +205,9 @@ static int check_block(struct data *d, const struct slice *s, uint32_t indx)
 		.block = indx,
 	};
 	char key[CFS_BLOCK_KEY_MAX];
-	bool right;
-	int r;
+	int r = blocks_look(d->f->a, s->id, s->size, indx, key, &recheck.object_size);
 
-	blocks_key(a, s->id, indx, len, key);
-	r = a->objects->ops->head(a->objects, key, &info, cfs_deadline_in(ADMIN_OBJECT_MS));
-	if (r < 0 && r != -ENOENT)
-		return r;
-	right = blocks_are_plain(a) ? info.size == len : info.size > 0;
-	if (r == 0 && right)
-		return 0;
-	recheck.object_size = r < 0 ? RECHECK_MISSING : info.size;
-	return sorter_add(d->rechecks, &recheck);
+	return r <= 0 ? r : sorter_add(d->rechecks, &recheck);
 }
 
 /* A block that is missing or has a wrong length, of a slice that its chunk still names. */
@@ -240,10 +228,7 @@ static int report_block(void *arg, const struct recheck *recheck)
 		return 0;
 	blocks_key(f->a, recheck->slice, recheck->block,
 		   blocks_length(f->a, recheck->slice_size, recheck->block), key);
-	if (recheck->object_size == RECHECK_MISSING)
-		return fsck_report(f, "block", recheck->ino, false, "object %s is missing", key);
-	return fsck_report(f, "block", recheck->ino, false, "object %s has %" PRIu64 " bytes", key,
-			   recheck->object_size);
+	return fsck_block(f, recheck->ino, key, recheck->object_size);
 }
 
 /* The objects of slice s are next in the listing; earlier ones belong to no slice. */
@@ -251,14 +236,12 @@ static int check_blocks(struct data *d, const struct slice *s, struct block_obje
 {
 	const struct admin *a = d->f->a;
 	uint32_t next = 0, n = blocks_count(a, s->size);
-	bool plain = blocks_are_plain(a);
 	int r = 0;
 
 	while (*more > 0 && o->id < s->id)
 		*more = sorter_next(d->objects, o);
 	for (; *more > 0 && o->id == s->id && r == 0; *more = sorter_next(d->objects, o)) {
-		bool good =
-			blocks_belongs(a, o, s->size) && (plain ? o->size == o->len : o->size > 0);
+		bool good = blocks_belongs(a, o, s->size) && blocks_fit(a, o->len, o->size);
 
 		if (!s->ino || !good || o->indx < next)
 			continue;

@@ -66,19 +66,14 @@ static int check_slice(struct fsck *f, cfs_ino_t ino, const struct cfs_slice *s)
 		return 0;
 	last = (s->off + s->len - 1) / a->block_size;
 	for (; i <= last && r == 0; i++) {
-		uint32_t len = blocks_length(a, s->size, i);
-		struct cfs_object_info info = {0};
 		char key[CFS_BLOCK_KEY_MAX];
+		uint64_t size;
 
-		blocks_key(a, s->id, i, len, key);
 		f->objects++;
 		progress_add(&f->p, 1);
-		r = a->objects->ops->head(a->objects, key, &info, cfs_deadline_in(ADMIN_OBJECT_MS));
-		if (r == -ENOENT)
-			r = fsck_report(f, "block", ino, false, "object %s is missing", key);
-		else if (r == 0 && (blocks_are_plain(a) ? info.size != len : !info.size))
-			r = fsck_report(f, "block", ino, false, "object %s has %" PRIu64 " bytes",
-					key, info.size);
+		r = blocks_look(a, s->id, s->size, i, key, &size);
+		if (r > 0)
+			r = fsck_block(f, ino, key, size);
 	}
 	return r;
 }

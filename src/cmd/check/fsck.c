@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cmd/access/cmd.h"
+#include "cmd/check/blocks.h"
 #include "cmd/usage/gaps.h"
 
 /* Further problems are counted, but not listed in JSON. */
@@ -73,6 +74,13 @@ int fsck_report(struct fsck *f, const char *kind, cfs_ino_t ino, bool repaired, 
 	}
 	free(text);
 	return 0;
+}
+
+int fsck_block(struct fsck *f, cfs_ino_t ino, const char *key, uint64_t size)
+{
+	if (size == BLOCK_MISSING)
+		return fsck_report(f, "block", ino, false, "object %s is missing", key);
+	return fsck_report(f, "block", ino, false, "object %s has %" PRIu64 " bytes", key, size);
 }
 
 static int report_lock(void *arg, cfs_ino_t ino, uint64_t sid, bool removed)

@@ -28,6 +28,8 @@ struct fsck {
  */
 __attribute__((format(printf, 5, 6))) int
 fsck_report(struct fsck *f, const char *kind, cfs_ino_t ino, bool repaired, const char *fmt, ...);
+/* Reports a block whose object has the wrong size (blocks_look). */
+int fsck_block(struct fsck *f, cfs_ino_t ino, const char *key, uint64_t size);
 /* Judges one inode number, repairs and reports. Doubtful statistics are noted for fsck_usage. */
 int fsck_inode(struct fsck *f, cfs_ino_t ino);
 /* Checks the records of one chunk by themselves: positions and lengths. */

@@ -14,12 +14,11 @@
 struct recheck {
 	cfs_ino_t ino;
 	uint64_t slice;
-	uint64_t object_size; /* of the block's object; RECHECK_MISSING: there is none */
+	uint64_t object_size; /* of the block's object; BLOCK_MISSING: there is none */
 	uint32_t indx;	      /* the chunk */
 	uint32_t slice_size;
 	uint32_t block;
 };
-#define RECHECK_MISSING UINT64_MAX
 
 int rechecks_create(struct sorter **ret);
 /* Ends adding. Calls fn for the rechecks whose chunk still names the slice, in the order of chunks. */

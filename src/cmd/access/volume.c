@@ -13,8 +13,8 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/workers.h"
 #include "cmd/access/cmd.h"
-#include "cmd/access/slowstep.h"
 #include "cmd/access/waitstore.h"
 
 char *volume_absolute_url(const char *url)
@@ -166,26 +166,65 @@ int volume_use_credentials(const char *path)
 	return cmd_usage("%s", err);
 }
 
+/* ---- a backend that does not answer ---- */
+
+#define SLOW_STEP_MS 1500
+
+/* A step that takes longer says what it waits for, once, so that it is not taken for a hang. */
+struct slow_step {
+	const char *url;
+	uint64_t max_ms;
+	bool told; /* used by the ticker's thread only */
+	struct cfs_ticker *ticker;
+};
+
+static void tell(void *arg)
+{
+	struct slow_step *s = arg;
+
+	if (!s->told)
+		cmd_error("waiting for a reply from %s, at most %g s", s->url,
+			  (double)s->max_ms / 1000);
+	s->told = true;
+}
+
+static void begin_slow_step(struct slow_step *s, const char *url, uint64_t max_ms)
+{
+	*s = (struct slow_step){.url = url, .max_ms = max_ms};
+	if (cfs_ticker_start("slow step", SLOW_STEP_MS, tell, s, &s->ticker) < 0)
+		s->ticker = NULL;
+}
+
+int volume_connect(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret,
+		   char err[256])
+{
+	struct slow_step s;
+	int r;
+
+	begin_slow_step(&s, url, conf->timeout_ms);
+	r = cfs_meta_open(url, conf, ret, err);
+	cfs_ticker_stop(s.ticker);
+	return r;
+}
+
 int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret_meta,
 		struct cfs_setting **ret_setting, char err[256])
 {
-	struct slow_step *s = slow_step_begin(url, conf->timeout_ms);
+	struct slow_step s;
 	struct cfs_meta *meta;
 	int r;
 
+	begin_slow_step(&s, url, conf->timeout_ms);
 	r = cfs_meta_open(url, conf, &meta, err);
-	if (r < 0) {
-		slow_step_end(s);
-		return r;
+	if (r == 0) {
+		r = cfs_meta_load(meta, ret_setting, err);
+		if (r < 0)
+			cfs_meta_close(meta);
 	}
-	r = cfs_meta_load(meta, ret_setting, err);
-	slow_step_end(s);
-	if (r < 0) {
-		cfs_meta_close(meta);
-		return r;
-	}
-	*ret_meta = meta;
-	return 0;
+	cfs_ticker_stop(s.ticker);
+	if (r == 0)
+		*ret_meta = meta;
+	return r;
 }
 
 int volume_lookup(struct cfs_meta *meta, uint64_t step_ms, const char *path, struct cfs_entry *ret)
@@ -306,20 +345,42 @@ int volume_open_objects(const struct cfs_setting *s, const char *storage, const 
 	return r < 0 ? r : waitstore_wrap(store, bucket ? bucket : s->bucket, ret);
 }
 
-static int set(char **field, char *value)
+int volume_set(char **field, const char *value)
 {
-	if (!value)
+	char *copy = value && *value ? strdup(value) : NULL;
+
+	if (value && *value && !copy)
 		return -ENOMEM;
 	free(*field);
-	*field = value;
+	*field = copy;
 	return 0;
 }
 
-static int set_from_env(char **field, const char *name)
+int volume_set_bucket(struct cfs_setting *s, const char *bucket)
 {
-	const char *v = getenv(name);
+	char *place = volume_bucket(s->storage, bucket);
 
-	return v ? set(field, strdup(v)) : 0;
+	if (!place)
+		return -ENOMEM;
+	free(s->bucket);
+	s->bucket = place;
+	return 0;
+}
+
+int volume_set_keys(struct cfs_setting *s)
+{
+	char **const fields[] = {&s->access_key, &s->secret_key, &s->session_token};
+	static const char *const names[] = {"ACCESS_KEY", "SECRET_KEY", "SESSION_TOKEN"};
+	const char *value;
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(fields) && r == 0; i++) {
+		value = getenv(names[i]);
+		if (value && *value)
+			r = volume_set(fields[i], value);
+	}
+	return r;
 }
 
 int volume_lost_setting(const char *name, const char *storage, const char *bucket,
@@ -330,15 +391,11 @@ int volume_lost_setting(const char *name, const char *storage, const char *bucke
 
 	if (r)
 		return r;
-	r = set(&s->storage, strdup(storage));
+	r = volume_set(&s->storage, storage);
 	if (!r)
-		r = set(&s->bucket, volume_bucket(storage, bucket));
+		r = volume_set_bucket(s, bucket);
 	if (!r)
-		r = set_from_env(&s->access_key, "ACCESS_KEY");
-	if (!r)
-		r = set_from_env(&s->secret_key, "SECRET_KEY");
-	if (!r)
-		r = set_from_env(&s->session_token, "SESSION_TOKEN");
+		r = volume_set_keys(s);
 	if (r)
 		cfs_setting_free(s);
 	else

@@ -37,6 +37,15 @@ int volume_read_credentials(const char *path, char err[256]);
 
 /* Finds an entry by its path from the root of the volume. step_ms: deadline of each name. */
 int volume_lookup(struct cfs_meta *meta, uint64_t step_ms, const char *path, struct cfs_entry *ret);
+/* Replaces a string of a setting by a copy. Empty or NULL: by none. */
+int volume_set(char **field, const char *value);
+/* The bucket, as volume_bucket() makes it. */
+int volume_set_bucket(struct cfs_setting *s, const char *bucket);
+/* The keys of the object store that the environment has. */
+int volume_set_keys(struct cfs_setting *s);
+/* Connects; the database may have no volume. On failure err says why. */
+int volume_connect(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret,
+		   char err[256]);
 /* Connects and loads; on failure err says which volume and why. */
 int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret_meta,
 		struct cfs_setting **ret_setting, char err[256]);

@@ -11,7 +11,6 @@
 #include "base/text/url.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/replication.h"
-#include "cmd/access/slowstep.h"
 #include "cmd/access/volume.h"
 #include "cmd/access/waits.h"
 
@@ -80,28 +79,6 @@ static const struct cfs_opt format_table[] = {
 	{0},
 };
 
-static int set_string(char **dst, const char *value)
-{
-	char *copy = value && *value ? strdup(value) : NULL;
-
-	if (value && *value && !copy)
-		return -ENOMEM;
-	free(*dst);
-	*dst = copy;
-	return 0;
-}
-
-static int set_bucket(struct cfs_setting *s, const char *bucket)
-{
-	char *place = volume_bucket(s->storage, bucket);
-
-	if (!place)
-		return -ENOMEM;
-	free(s->bucket);
-	s->bucket = place;
-	return 0;
-}
-
 /* Options that are not given keep the volume's values. */
 static int begin_with(const struct cfs_setting *s, struct format_opts *o)
 {
@@ -123,14 +100,7 @@ static int begin_with(const struct cfs_setting *s, struct format_opts *o)
 	for (i = 0; ciphers[i]; i++)
 		if (s->encrypt_algo && !strcmp(s->encrypt_algo, ciphers[i]))
 			o->encrypt_algo = (int)i;
-	return set_string(&o->storage, s->storage) ? -ENOMEM : set_string(&o->bucket, s->bucket);
-}
-
-static int set_secret(char **dst, const char *env)
-{
-	const char *value = getenv(env);
-
-	return value && *value ? set_string(dst, value) : 0;
+	return volume_set(&o->storage, s->storage) ? -ENOMEM : volume_set(&o->bucket, s->bucket);
 }
 
 /* old: the existing volume of that name; NULL: none. */
@@ -153,25 +123,21 @@ static int build_setting(const char *name, const struct format_opts *o,
 	s->hash_prefix = o->hash_prefix;
 	s->enable_acl = o->enable_acl;
 	s->dir_stats = o->dir_stats;
-	r = set_string(&s->storage, o->storage);
+	r = volume_set(&s->storage, o->storage);
 	if (r == 0)
-		r = set_bucket(s, o->bucket);
+		r = volume_set_bucket(s, o->bucket);
 	if (r == 0)
-		r = set_string(&s->compression, compressions[o->compression]);
+		r = volume_set(&s->compression, compressions[o->compression]);
 	if (r == 0 && o->storage_class)
-		r = set_string(&s->storage_class, o->storage_class);
+		r = volume_set(&s->storage_class, o->storage_class);
 	if (r == 0 && o->storage_class)
 		r = cfs_setting_set_tier(s, 0, o->storage_class, NULL);
 	if (r == 0 && o->pem)
-		r = set_string(&s->encrypt_key, o->pem);
+		r = volume_set(&s->encrypt_key, o->pem);
 	if (r == 0 && s->encrypt_key && *s->encrypt_key)
-		r = set_string(&s->encrypt_algo, ciphers[o->encrypt_algo]);
+		r = volume_set(&s->encrypt_algo, ciphers[o->encrypt_algo]);
 	if (r == 0)
-		r = set_secret(&s->access_key, "ACCESS_KEY");
-	if (r == 0)
-		r = set_secret(&s->secret_key, "SECRET_KEY");
-	if (r == 0)
-		r = set_secret(&s->session_token, "SESSION_TOKEN");
+		r = volume_set_keys(s);
 	if (r < 0) {
 		cfs_setting_free(s);
 		return r;
@@ -431,13 +397,10 @@ static int format_volume(const char *url, struct format *f, char err[256])
 	struct cfs_setting *old = NULL;
 	struct cfs_meta *meta = NULL;
 	struct waits *waits;
-	struct slow_step *s;
 	char why[256];
 	int r;
 
-	s = slow_step_begin(url, conf.timeout_ms);
-	r = cfs_meta_open(url, &conf, &meta, err);
-	slow_step_end(s);
+	r = volume_connect(url, &conf, &meta, err);
 	if (r < 0)
 		return r;
 	r = cfs_meta_load(meta, &old, why);

@@ -15,7 +15,6 @@
 #include "cmd/access/backup.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/replication.h"
-#include "cmd/access/slowstep.h"
 #include "cmd/access/volume.h"
 #include "cmd/access/waits.h"
 #include "cmd/sets/tempfile.h"
@@ -63,22 +62,16 @@ static const struct cfs_opt load_table[] = {
 static int make_setting(struct load *l, const struct load_opts *o, struct cfs_setting **ret)
 {
 	struct cfs_setting *s;
-	char *algo = strdup(ciphers[o->cipher]);
-	int r = algo ? volume_lost_setting(o->volume, o->common.storage, o->common.bucket, &s)
-		     : -ENOMEM;
+	int r = volume_lost_setting(o->volume, o->common.storage, o->common.bucket, &s);
 
-	if (r) {
-		free(algo);
+	if (r)
 		return r;
-	}
-	free(s->encrypt_algo);
-	s->encrypt_algo = algo;
 	s->shards = (int)o->shards;
-	if (l->key_path) {
-		free(s->encrypt_key);
-		s->encrypt_key = NULL;
+	r = volume_set(&s->encrypt_algo, ciphers[o->cipher]);
+	if (!r)
+		r = volume_set(&s->encrypt_key, NULL);
+	if (!r && l->key_path)
 		r = load_read_key(l, &s->encrypt_key);
-	}
 	if (r)
 		cfs_setting_free(s);
 	else
@@ -173,16 +166,12 @@ static int open_all(struct load *l, const struct load_opts *o, const char *url, 
 		.no_bgjob = true,
 		.timeout_ms = ADMIN_STEP_MS,
 	};
-	struct slow_step *p;
 	int r;
 
 	r = o->from_bucket ? from_bucket(l, o, path) : stream_open(path, &l->in, l->err);
 	if (r || !path)
 		return r;
-	p = slow_step_begin(url, conf.timeout_ms);
-	r = cfs_meta_open(url, &conf, &l->meta, l->err);
-	slow_step_end(p);
-	return r;
+	return volume_connect(url, &conf, &l->meta, l->err);
 }
 
 static int load_all(struct load *l)

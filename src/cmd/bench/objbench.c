@@ -26,14 +26,14 @@
 #include "cmd/access/waits.h"
 #include "cmd/access/waitstore.h"
 
-#define STAMP_LEN   32
-#define THREADS_MAX 1024
-#define LADDER_MAX  16
-#define KEY_MAX	    160
-#define MBPS	    125000 /* bytes per second */
+#define STAMP_LEN	  32
+#define THREADS_MAX	  1024
+#define THREAD_COUNTS_MAX 16
+#define KEY_MAX		  160
+#define MBPS		  125000 /* bytes per second */
 
 struct options {
-	char *storage, *credentials, *ladder;
+	char *storage, *credentials, *thread_counts;
 	uint64_t block_size, big_size, small_size;
 	int64_t small_objects, shards, upload_limit, download_limit;
 	bool skip_checks, skip_speed, json;
@@ -46,7 +46,7 @@ static const struct cfs_opt table[] = {
 	OPT_CREDENTIALS(credentials, "ACCESS_KEY, SECRET_KEY"),
 	OPT_INT("shards", shards, "N", "spread over N buckets; BUCKET then holds one %d",
 		.def = "0", .max = 256),
-	OPT_STRING("threads", ladder, "N,...",
+	OPT_STRING("threads", thread_counts, "N,...",
 		   "requests at the same time, one round for each number", .def = "1,8,64"),
 	OPT_SIZE("block-size", block_size, "SIZE", "size of a big object", .unit = 1024,
 		 .def = "4M", .min = 4096, .max = 64 << 20),
@@ -71,8 +71,8 @@ struct bench {
 	struct cfs_object_store *store;
 	char prefix[64];
 	uint8_t *body; /* of every object, after its stamp */
-	unsigned ladder[LADDER_MAX];
-	size_t n_ladder;
+	unsigned thread_counts[THREAD_COUNTS_MAX];
+	size_t n_thread_counts;
 	json_t *json; /* NULL: text */
 	bool failed;
 	struct progress progress;
@@ -311,9 +311,9 @@ static int measure_all(struct bench *b)
 	if (!b->json)
 		printf("%-24s %7s %16s %13s %9s %9s %9s\n", "load", "threads", "bandwidth",
 		       "objects", "median ms", "p99 ms", "CPU-s/GiB");
-	for (i = 0; i < b->n_ladder; i++) {
+	for (i = 0; i < b->n_thread_counts; i++) {
 		for (k = 0; k < CFS_ARRAY_SIZE(kinds) && r == 0; k++)
-			r = measure(b, &kinds[k], b->ladder[i]);
+			r = measure(b, &kinds[k], b->thread_counts[i]);
 	}
 	return r;
 }
@@ -365,7 +365,7 @@ static void clean_up(struct bench *b)
 	free(left.v);
 }
 
-static bool parse_ladder(const char *text, struct bench *b)
+static bool parse_thread_counts(const char *text, struct bench *b)
 {
 	char *end;
 	long n;
@@ -373,11 +373,11 @@ static bool parse_ladder(const char *text, struct bench *b)
 	for (; *text; text = end + (*end == ',')) {
 		n = strtol(text, &end, 10);
 		if (end == text || (*end && *end != ',') || n < 1 || n > THREADS_MAX ||
-		    b->n_ladder == LADDER_MAX)
+		    b->n_thread_counts == THREAD_COUNTS_MAX)
 			return false;
-		b->ladder[b->n_ladder++] = (unsigned)n;
+		b->thread_counts[b->n_thread_counts++] = (unsigned)n;
 	}
-	return b->n_ladder > 0;
+	return b->n_thread_counts > 0;
 }
 
 /* A file store would create the missing directories of its path, on whatever disk that is. */
@@ -457,9 +457,9 @@ static int objbench_run(void *options, const char **args)
 	struct waits *waits;
 	int r;
 
-	if (!parse_ladder(o->ladder, &b))
-		return cmd_usage("--threads wants up to %d numbers between 1 and %d", LADDER_MAX,
-				 THREADS_MAX);
+	if (!parse_thread_counts(o->thread_counts, &b))
+		return cmd_usage("--threads wants up to %d numbers between 1 and %d",
+				 THREAD_COUNTS_MAX, THREADS_MAX);
 	r = volume_use_credentials(o->credentials);
 	if (r != CMD_OK)
 		return r;

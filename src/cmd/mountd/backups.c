@@ -210,8 +210,8 @@ static void take_line(struct backups *b, const char *line, struct outcome *ret)
 	}
 }
 
-/* Takes the child's lines until it closes the socket. -EINTR: the mount ends. */
-static int hear(struct backups *b, int sock, struct outcome *ret)
+/* Handles the lines of the child until it closes the socket. -EINTR: the mount ends. */
+static int receive_lines(struct backups *b, int sock, struct outcome *ret)
 {
 	cfs_deadline_t deadline = cfs_deadline_in((uint64_t)CFS_MAX(b->interval_s, HOUR_S) * 1000);
 	struct pollfd p[] = {{.fd = sock, .events = POLLIN}, {.fd = b->stop, .events = POLLIN}};
@@ -259,7 +259,7 @@ static int run_child(struct backups *b, bool make, int64_t now_s, struct outcome
 	*ret = (struct outcome){0};
 	r = backup_spawn(&order, &pid, &sock);
 	if (!r) {
-		r = hear(b, sock, ret);
+		r = receive_lines(b, sock, ret);
 		end_child(b, pid);
 		close(sock);
 	}

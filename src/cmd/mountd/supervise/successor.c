@@ -23,7 +23,7 @@
 
 #define END_MS 2000
 
-void successor_open_door(struct supervisor *s)
+void successor_listen(struct supervisor *s)
 {
 	struct mounted m;
 	int r;
@@ -32,18 +32,18 @@ void successor_open_door(struct supervisor *s)
 	if (r == 0)
 		r = handover_path(m.dev_minor, s->path, sizeof(s->path));
 	if (r == 0)
-		r = handover_listen(s->path, &s->door, &s->door_ino);
+		r = handover_listen(s->path, &s->listener, &s->listener_ino);
 	if (r < 0)
 		cfs_info("the mount cannot be upgraded while it is mounted, its socket cannot be "
 			 "made: mount=%s error=%s",
 			 s->point, cfs_errname(r));
 }
 
-void successor_close_door(struct supervisor *s)
+void successor_unlisten(struct supervisor *s)
 {
-	if (s->door >= 0)
-		handover_unlisten(s->path, s->door, s->door_ino);
-	s->door = -1;
+	if (s->listener >= 0)
+		handover_unlisten(s->path, s->listener, s->listener_ino);
+	s->listener = -1;
 }
 
 void successor_drop(struct supervisor *s)
@@ -94,7 +94,7 @@ void successor_keep_out(struct supervisor *s, const char *why)
 
 void successor_await_end(struct supervisor *s, uint64_t left_ns)
 {
-	/* It was given up. The mount is taken back when its process has ended. */
+	/* The handover was given up: the mount is taken back when its process has ended. */
 	if (s->state != STORING)
 		successor_drop(s);
 	s->left_ns = left_ns;
@@ -112,13 +112,13 @@ static bool is_of_another(struct supervisor *s)
 {
 	if (!cfs_fuse_has_ended(s->device))
 		return false;
-	successor_close_door(s);
+	successor_unlisten(s);
 	return true;
 }
 
 static void asked(struct supervisor *s, const struct handover *m)
 {
-	/* The successor, which also needs time to start, is to hear the reason of a refusal. */
+	/* The successor, which also needs time to start, must receive the reason of a refusal. */
 	uint64_t limit_ms = CFS_MIN(s->conf->io_timeout_ms, m->number / 4 * 3);
 	char text[200];
 
@@ -166,7 +166,7 @@ void successor_give(struct supervisor *s)
 	s->next = cfs_deadline_in(s->successor_ms);
 }
 
-static void say_bye(struct supervisor *s)
+static void end_handover(struct supervisor *s)
 {
 	struct handover m;
 
@@ -174,10 +174,10 @@ static void say_bye(struct supervisor *s)
 	 * Closed before the successor opens its own socket, which must not be mistaken for this
 	 * one.
 	 */
-	successor_close_door(s);
+	successor_unlisten(s);
 	/* If BYE cannot be sent, the successor gives up. */
 	if (handover_send(s->successor, HANDOVER_BYE, 0, NULL, NULL) < 0) {
-		successor_open_door(s);
+		successor_listen(s);
 		successor_take_back(s, "it does not listen any more");
 		return;
 	}
@@ -195,7 +195,7 @@ static void say_bye(struct supervisor *s)
 	supervisor_finish(s, CMD_OK);
 }
 
-void successor_hear(struct supervisor *s)
+void successor_receive(struct supervisor *s)
 {
 	struct handover m;
 	int r = handover_receive(s->successor, cfs_deadline_in(0), &m);
@@ -205,7 +205,7 @@ void successor_hear(struct supervisor *s)
 	if (r == 0 && m.kind == HANDOVER_ASK && s->state != LEAVING && s->state != GIVEN) {
 		asked(s, &m);
 	} else if (r == 0 && m.kind == HANDOVER_STARTED && s->state == GIVEN) {
-		say_bye(s);
+		end_handover(s);
 	} else if (r != -ETIMEDOUT) {
 		if (s->state == GIVEN)
 			successor_take_back(s, r == 0 ? m.text : "it has ended");
@@ -214,9 +214,9 @@ void successor_hear(struct supervisor *s)
 	}
 }
 
-void successor_answer_door(struct supervisor *s)
+void successor_accept(struct supervisor *s)
 {
-	int fd, process, r = handover_accept(s->door, &fd, &process);
+	int fd, process, r = handover_accept(s->listener, &fd, &process);
 	const char *why = NULL;
 
 	if (r < 0)
@@ -228,9 +228,9 @@ void successor_answer_door(struct supervisor *s)
 		s->ask_until = cfs_deadline_in(s->conf->mount_timeout_ms);
 		return;
 	}
-	if (s->door >= 0)
+	if (s->listener >= 0)
 		why = s->successor >= 0
-			      ? "somebody else is taking it over"
+			      ? "another process is taking it over"
 			      : "the mount is a service, which would end: upgrade it by a "
 				"reload of that (systemctl reload)";
 	if (why)

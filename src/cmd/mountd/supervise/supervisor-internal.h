@@ -65,8 +65,8 @@ struct supervisor {
 	cfs_deadline_t next;  /* of the state, where that has one */
 
 	char path[108];
-	int door; /* socket to which a successor connects; -1 */
-	ino_t door_ino;
+	int listener; /* socket to which a successor connects; -1 */
+	ino_t listener_ino;
 	int successor, successor_process; /* connection, and pidfd; -1 */
 	cfs_deadline_t ask_until;	  /* deadline of a successor that has not asked yet; or 0 */
 	uint64_t successor_ms;
@@ -92,10 +92,10 @@ void supervisor_report(struct supervisor *s, const char *note);
 void supervisor_failed(struct supervisor *s, int status, const char *why);
 
 /* successor.c */
-void successor_open_door(struct supervisor *s);
-void successor_close_door(struct supervisor *s);
-void successor_answer_door(struct supervisor *s);
-void successor_hear(struct supervisor *s);
+void successor_listen(struct supervisor *s);
+void successor_unlisten(struct supervisor *s);
+void successor_accept(struct supervisor *s);
+void successor_receive(struct supervisor *s);
 /* The successor has not asked in time. */
 void successor_is_silent(struct supervisor *s);
 void successor_drop(struct supervisor *s);
@@ -120,7 +120,7 @@ void successor_take_back(struct supervisor *s, const char *why);
 int takeover_connect(struct supervisor *s);
 /* The worker has opened the volume with that UUID. */
 void takeover_ask(struct supervisor *s, const char *uuid);
-void takeover_hear(struct supervisor *s);
+void takeover_receive(struct supervisor *s);
 /* The worker is ready. */
 void takeover_end(struct supervisor *s);
 

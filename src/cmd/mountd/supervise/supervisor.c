@@ -94,7 +94,7 @@ __attribute__((noreturn)) static void become_worker(struct supervisor *s, int li
 	if (conf->report)
 		daemon_close(conf->report);
 	supervisor_close_fd(&s->signals);
-	supervisor_close_fd(&s->door);
+	supervisor_close_fd(&s->listener);
 	supervisor_close_fd(&s->successor);
 	supervisor_close_fd(&s->successor_process);
 	supervisor_close_fd(&s->link);
@@ -246,7 +246,7 @@ void supervisor_failed(struct supervisor *s, int status, const char *why)
 	s->status = status;
 }
 
-/* ---- what the worker says ---- */
+/* ---- messages of the worker ---- */
 
 static void serve_again(struct supervisor *s)
 {
@@ -263,7 +263,7 @@ static void end_in_order(struct supervisor *s)
 }
 
 /* False when no message is there. */
-static bool hear_worker(struct supervisor *s)
+static bool receive_from_worker(struct supervisor *s)
 {
 	struct handover m;
 	int r = handover_receive(s->link, cfs_deadline_in(0), &m);
@@ -288,7 +288,7 @@ static bool hear_worker(struct supervisor *s)
 		s->device = m.fds[0];
 		take_objects(s, &m, 1);
 		s->state = SERVING;
-		successor_open_door(s);
+		successor_listen(s);
 		supervisor_report(s, "");
 		break;
 	case HANDOVER_CHECKED:
@@ -319,7 +319,7 @@ static void worker_ended(struct supervisor *s, int status)
 	int code = died ? CMD_SYSTEM : WEXITSTATUS(status);
 
 	/* Messages that it sent before it died. */
-	while (s->link >= 0 && !s->end && hear_worker(s))
+	while (s->link >= 0 && !s->end && receive_from_worker(s))
 		;
 	s->worker = 0;
 	s->last_signal = died ? WTERMSIG(status) : 0;
@@ -451,7 +451,7 @@ static void step(struct supervisor *s)
 	struct pollfd p[] = {
 		{.fd = s->signals, .events = POLLIN},	{.fd = s->link, .events = POLLIN},
 		{.fd = s->successor, .events = POLLIN}, {.fd = s->old, .events = POLLIN},
-		{.fd = s->door, .events = POLLIN},
+		{.fd = s->listener, .events = POLLIN},
 	};
 
 	if (poll(p, sizeof(p) / sizeof(p[0]), time_left(s)) < 0)
@@ -465,13 +465,13 @@ static void step(struct supervisor *s)
 	 * open.
 	 */
 	if (!s->end && p[1].revents && s->link == p[1].fd)
-		hear_worker(s);
+		receive_from_worker(s);
 	if (!s->end && p[3].revents && s->old >= 0)
-		takeover_hear(s);
+		takeover_receive(s);
 	if (!s->end && p[2].revents && s->successor >= 0)
-		successor_hear(s);
-	if (!s->end && p[4].revents && s->door >= 0)
-		successor_answer_door(s);
+		successor_receive(s);
+	if (!s->end && p[4].revents && s->listener >= 0)
+		successor_accept(s);
 	if (!s->end && p[0].revents)
 		on_signal(s);
 }
@@ -499,7 +499,7 @@ int supervise(const struct supervised *conf)
 		.point = conf->point,
 		.device = -1,
 		.link = -1,
-		.door = -1,
+		.listener = -1,
 		.successor = -1,
 		.successor_process = -1,
 		.signals = -1,
@@ -535,7 +535,7 @@ int supervise(const struct supervised *conf)
 	}
 	while (r == 0 && !s.end)
 		step(&s);
-	successor_close_door(&s);
+	successor_unlisten(&s);
 	successor_drop(&s);
 	supervisor_close_fd(&s.old);
 	supervisor_close_fd(&s.link);

@@ -26,7 +26,7 @@
 #define AGAIN_MS 1000 /* a supervisor makes its socket in this time after the mount */
 
 /* Gives up. The running mount is unaffected: its supervisor notices that this one ends. */
-static void stay_away(struct supervisor *s, const char *why)
+static void abandon(struct supervisor *s, const char *why)
 {
 	supervisor_failed(s, CMD_MOUNT_FAILED, why);
 	/* A worker that cannot end yet holds nothing of the mount for itself. */
@@ -67,7 +67,7 @@ static void serve_on(struct supervisor *s)
 		 (double)(cfs_now_ns() - s->since) / 1e9);
 	atomic_fetch_add(&cfs_handoff_header(s->handoff)->takeovers, 1);
 	s->state = SERVING;
-	successor_open_door(s);
+	successor_listen(s);
 	supervisor_report(s, note);
 	if (notify_wanted())
 		become_main(s);
@@ -118,7 +118,7 @@ static void connect_again(struct supervisor *s)
 	if (!cfs_deadline_passed(s->again_until) && poll(NULL, 0, LOOK_MS) == 0)
 		r = takeover_connect(s);
 	if (r < 0)
-		stay_away(s, r == -ENODEV ? "the running mount has ended" : TAKEOVER_NONE);
+		abandon(s, r == -ENODEV ? "the running mount has ended" : TAKEOVER_NONE);
 	else if (s->uuid[0])
 		ask(s);
 }
@@ -128,7 +128,7 @@ void takeover_ask(struct supervisor *s, const char *uuid)
 	snprintf(s->uuid, sizeof(s->uuid), "%s", uuid);
 	/* The old supervisor may have refused already: its message has the reason. */
 	if (handover_send(s->old, HANDOVER_ASK, s->conf->mount_timeout_ms, uuid, NULL) < 0)
-		takeover_hear(s);
+		takeover_receive(s);
 }
 
 /* A BYE after the deadline must not be lost, because its sender is gone. */
@@ -155,7 +155,7 @@ void takeover_end(struct supervisor *s)
 	int r = -ENOTCONN;
 
 	if (s->conf->report && !daemon_keep(s->conf->report)) {
-		stay_away(s, "the command that waited for the mount has given up");
+		abandon(s, "the command that waited for the mount has given up");
 		return;
 	}
 	if (s->old >= 0) {
@@ -165,7 +165,7 @@ void takeover_end(struct supervisor *s)
 	if (r == 0 || r == -ENOTCONN)
 		serve_on(s);
 	else
-		stay_away(s, "the running mount was taken back");
+		abandon(s, "the running mount was taken back");
 }
 
 static void given(struct supervisor *s, struct handover *m)
@@ -176,16 +176,16 @@ static void given(struct supervisor *s, struct handover *m)
 	s->device = m->fds[0];
 	if (m->fds[1] < 0 || cfs_handoff_attach(m->fds[1], &s->handoff, err) < 0) {
 		supervisor_close_fd(&m->fds[1]);
-		stay_away(s, err[0] ? err : "the running mount was handed over incompletely");
+		abandon(s, err[0] ? err : "the running mount was handed over incompletely");
 		return;
 	}
 	atomic_fetch_add(&cfs_handoff_header(s->handoff)->workers, 1);
 	notify_watchdog_every(strtoull(m->text, NULL, 10));
 	if (handover_send(s->link, HANDOVER_TAKE, 0, m->text, m->fds) < 0)
-		stay_away(s, "the process for the mount has ended");
+		abandon(s, "the process for the mount has ended");
 }
 
-void takeover_hear(struct supervisor *s)
+void takeover_receive(struct supervisor *s)
 {
 	struct handover m;
 	int r = handover_receive(s->old, cfs_deadline_in(0), &m);
@@ -193,7 +193,7 @@ void takeover_hear(struct supervisor *s)
 	if (r == 0 && m.kind == HANDOVER_GIVE)
 		given(s, &m);
 	else if (r == 0)
-		stay_away(s, m.text[0] ? m.text : "the running mount is not handed over");
+		abandon(s, m.text[0] ? m.text : "the running mount is not handed over");
 	else if (r != -ETIMEDOUT && s->handoff)
 		supervisor_close_fd(&s->old);
 	else if (r != -ETIMEDOUT)

@@ -144,7 +144,7 @@ void holders_print(const char *point)
 			continue;
 		snprintf(where, sizeof(where), "%s", point);
 		if (has_caller(d->d_name, &callers))
-			how = "waits for an answer of";
+			how = "waits for a reply from";
 		else if (link_holds(d->d_name, "cwd", point, where))
 			how = "works in";
 		else if (link_holds(d->d_name, "root", point, where))

@@ -150,7 +150,7 @@ static int report_bad(struct data *d, struct sorter *bad)
 
 		if (b.unreadable) {
 			r = fsck_report(d->f, "record", b.ino, false,
-					"chunk %u is no list of records", b.indx);
+					"chunk %u is not a list of records", b.indx);
 			continue;
 		}
 		n = cfs_meta_read_chunk(d->f->a->meta, &ctx, b.ino, b.indx, &v);

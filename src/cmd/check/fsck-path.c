@@ -86,7 +86,7 @@ static int check_chunk(struct fsck *f, cfs_ino_t ino, uint32_t indx)
 	int r = n < 0 ? (int)n : fsck_records(f, ino, indx, v, (size_t)n);
 
 	if (n == -EIO)
-		r = fsck_report(f, "record", ino, false, "chunk %u is no list of records", indx);
+		r = fsck_report(f, "record", ino, false, "chunk %u is not a list of records", indx);
 	for (i = 0; i < n && r == 0 && f->a->store; i++)
 		r = check_slice(f, ino, &v[i]);
 	free(v);

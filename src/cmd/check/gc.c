@@ -233,7 +233,7 @@ struct slice {
 	uint32_t indx;
 	uint32_t kinds;
 	bool named;	   /* by a record */
-	bool sizes_differ; /* of its records: fsck tells of it */
+	bool sizes_differ; /* of its records: fsck reports it */
 	struct tally found;
 };
 
@@ -485,7 +485,7 @@ static void print_text(const struct gc *g)
 	print_tally("leaked", &g->leaked, "named by nothing");
 	print_tally("recent", &g->recent, "named by nothing, but too young to be judged");
 	if (g->listed.foreign)
-		printf("%" PRIu64 " objects below chunks/ are no blocks and are left alone\n",
+		printf("%" PRIu64 " objects below chunks/ are not blocks and are left alone\n",
 		       g->listed.foreign);
 	if (g->misjudged)
 		printf("%" PRIu64 " slices in use have no references: run fsck --repair\n",

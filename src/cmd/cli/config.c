@@ -30,11 +30,11 @@ struct config_opts {
 	int dir_stats, enable_acl;
 };
 
-/* A switch with a third value: unchanged. */
+/* A switch whose first value is "unchanged". */
 static const char *const switches[] = {"", "false", "true", NULL};
 enum { AS_IT_IS, OFF, ON };
 
-/* As replication_modes, after a value for: unchanged. */
+/* The names of replication_modes, after one for "unchanged". */
 static const char *const replicate_modes[] = {"", "off", "async", "sync", NULL};
 
 #define OPTIONS struct config_opts
@@ -58,8 +58,8 @@ static const struct cfs_opt config_table[] = {
 		"tier that --storage-class and --tag belong to; 0: files without another tier",
 		.def = "0", .max = CFS_OBJECT_TIERS - 1),
 	OPT_STRING("storage-class", storage_class, "CLASS",
-		   "storage class of objects to come; empty: the bucket's"),
-	OPT_STRING("tag", tag, "KEY=VALUE", "tag of objects to come; empty: none"),
+		   "storage class of future objects; empty: the bucket's"),
+	OPT_STRING("tag", tag, "KEY=VALUE", "tag of future objects; empty: none"),
 	OPT_INT("upload-limit", upload_limit, "MBPS",
 		"bandwidth of uploads of each client in Mbit/s; 0: no limit", .def = "-1",
 		.min = -1, .max = INT32_MAX),

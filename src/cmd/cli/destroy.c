@@ -190,7 +190,7 @@ static int destroy(struct destroy *d)
 	if (r < 0)
 		return cmd_error("%" PRIu64 " of %" PRIu64
 				 " objects are removed, the metadata is kept: "
-				 "give the command again: %s",
+				 "run the command again: %s",
 				 d->removed.objects, d->objects, strerror(-r));
 	ctx = cfs_ctx_internal(10 * ADMIN_STEP_MS);
 	r = cfs_meta_destroy_volume(d->a.meta, &ctx);

@@ -371,7 +371,8 @@ static int quota_run(void *options, const char **args)
 			sub = &subs[i];
 	}
 	if (!sub)
-		return cmd_usage("'%s' is none of set, get, list, delete, check, repair", args[0]);
+		return cmd_usage("'%s' is not one of set, get, list, delete, check, repair",
+				 args[0]);
 	r = admin_open(args[1], &o->common, sub->writes || o->repair ? ADMIN_WRITE : 0, &c.a);
 	if (r == CMD_OK)
 		r = sub->run(&c);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tier of files and directories: which of the volume's storage classes their objects to come
- * get. New entries inherit that of their directory.
+ * The tier of a file or directory selects one of the volume's storage classes for its future
+ * objects. New entries inherit the tier of their directory.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -75,7 +75,7 @@ static int read_symlink(struct json *j, struct json_entry *e)
 	if (r || e->known)
 		return r;
 	if (e->attr.type != CFS_TYPE_SYMLINK)
-		return pull_fail(j->p, "a target, but the entry is no symbolic link");
+		return pull_fail(j->p, "a target, but the entry is not a symbolic link");
 	e->attr.length = row.symlink.len;
 	return load_row(j->l, CFS_TABLE_SYMLINK, &row);
 }

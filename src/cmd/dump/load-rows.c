@@ -39,7 +39,8 @@ int load_setting(struct load *l, char *text)
 	if (!j || !json_is_string(json_object_get(j, "Name")) ||
 	    !json_is_string(json_object_get(j, "UUID"))) {
 		json_decref(j);
-		snprintf(l->err, sizeof(l->err), "this is no dump of a volume: no setting in it");
+		snprintf(l->err, sizeof(l->err),
+			 "this is not a dump of a volume: it has no setting");
 		return -EBADMSG;
 	}
 	l->dir_stats = json_is_true(json_object_get(j, "DirStats"));

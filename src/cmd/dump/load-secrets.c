@@ -35,7 +35,7 @@ int load_read_key(struct load *l, char **ret)
 	if (f)
 		fclose(f);
 	if (r) {
-		snprintf(l->err, sizeof(l->err), "%.200s is no private key: %s", l->key_path,
+		snprintf(l->err, sizeof(l->err), "%.200s is not a private key: %s", l->key_path,
 			 strerror(-r));
 		free(text);
 		return r;

@@ -59,7 +59,7 @@ void serve_stuck(void *arg)
 {
 	struct serve *s = arg;
 
-	cfs_err("a request is stuck in this process, which ends (watchdog-restart)");
+	cfs_err("a request is stuck, this process exits (watchdog-restart)");
 	cfs_log_flush();
 	if (worker_is_supervised(s->worker))
 		abort();

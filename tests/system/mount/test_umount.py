@@ -54,7 +54,7 @@ def test_holders_while_the_metadata_is_away(ws):
     wait_until(lambda: "request_wait_answer" in read("/proc/%d/wchan" % caller.pid).decode(), 30, "the request")
     r = ws.run("cachefs", "umount", mnt.path)
     assert r.returncode == 2 and "is busy" in r.stderr
-    held = re.findall(r"held by process (\d+) \((\w+)\): waits for an answer of (\S+)", r.stderr)
+    held = re.findall(r"held by process (\d+) \((\w+)\): waits for a reply from (\S+)", r.stderr)
     assert held == [(str(caller.pid), "ls", str(mnt))], r.stderr
     caller.kill()
     caller.wait(30)

@@ -22,86 +22,48 @@
 #define REPLY_MAX  (64u << 20)
 
 /*
- * One question to a mount that may be dead. A child asks it: a wait on a FUSE file ends with its
- * process only, and while it lasts the mount is busy.
+ * Starts sending the request. Takes over req. A child asks the mount, which may be dead: a wait on a
+ * FUSE file ends with its process only, and while it lasts the mount is busy.
  */
-struct question {
-	struct live_reader reader;
-	char *reply; /* the part that has come */
-	size_t len, cap;
-	int err; /* 0: no reason to give up yet */
-};
-
-/* Starts sending the request. Takes over req. */
-static int ask(const char *point, json_t *req, struct question *ret)
+static int ask(const char *point, json_t *req, struct live_reader *ret)
 {
 	char *text = json_dumps(req, JSON_COMPACT), *path = NULL;
 	int r = -ENOMEM;
 
 	json_decref(req);
-	*ret = (struct question){0};
 	if (text && asprintf(&path, "%s/%s", point, CFS_CONTROL_NAME) >= 0)
-		r = live_reader_start(path, text, &ret->reader);
-	ret->reader.finish = true; /* a command that was stopped leaves the mount as it was */
+		r = live_reader_start(path, text, ret);
+	ret->finish = true; /* a command that was stopped leaves the mount as it was */
 	free(path);
 	free(text);
+	errno = -r;
 	return r;
 }
 
-/* True when the reply is complete, or will not come. */
-static bool is_answered(struct question *q, cfs_deadline_t deadline)
+/* r: of reading it. The reply, or NULL with errno set. */
+static json_t *take_reply(struct live_reader *reader, int r)
 {
-	ssize_t n = 1;
-	char *bigger;
-
-	while (n > 0) {
-		if (q->len == q->cap) {
-			q->cap = q->cap ? 2 * q->cap : 16384;
-			bigger = q->cap > REPLY_MAX ? NULL : realloc(q->reply, q->cap);
-			if (!bigger) {
-				q->err = -ENOMEM;
-				return true;
-			}
-			q->reply = bigger;
-		}
-		n = live_reader_read(&q->reader, q->reply + q->len, q->cap - q->len, deadline);
-		if (n > 0)
-			q->len += (size_t)n;
-	}
-	if (n < 0 && n != -ETIMEDOUT)
-		q->err = (int)n;
-	return n != -ETIMEDOUT;
-}
-
-/* The reply, or NULL with errno set when the request failed or is still unanswered. */
-static json_t *take_reply(struct question *q, bool answered)
-{
-	int ended = live_reader_stop(&q->reader), r = q->err;
+	int ended = live_reader_stop(reader);
 	json_t *reply = NULL;
 
-	if (!answered)
-		r = -ETIMEDOUT;
-	else if (r == 0)
-		r = ended;
+	r = r < 0 ? r : ended;
 	if (r == 0) {
-		reply = json_loadb(q->reply, q->len, 0, NULL);
+		reply = json_loadb(reader->text, reader->len, 0, NULL);
 		r = reply ? 0 : -EPROTO;
 	}
-	free(q->reply);
+	free(reader->text);
 	errno = -r;
 	return reply;
 }
 
 json_t *control_ask(const char *point, json_t *req)
 {
-	struct question q;
-	int r = ask(point, req, &q);
+	struct live_reader reader = {0};
 
-	if (r < 0) {
-		errno = -r;
+	if (ask(point, req, &reader) < 0)
 		return NULL;
-	}
-	return take_reply(&q, is_answered(&q, cfs_deadline_in(ASK_TIMEOUT_MS)));
+	return take_reply(&reader,
+			  live_reader_fill(&reader, REPLY_MAX, cfs_deadline_in(ASK_TIMEOUT_MS)));
 }
 
 json_t *control_run(const char *point, json_t *req, struct progress *p)
@@ -109,18 +71,14 @@ json_t *control_run(const char *point, json_t *req, struct progress *p)
 	/* 53 bits: larger integers are not exact in every JSON reader. */
 	json_int_t job = (json_int_t)(cfs_random_u64() >> 11);
 	cfs_deadline_t alive = cfs_deadline_in(SILENCE_MS);
-	struct question q;
-	bool answered;
+	struct live_reader reader = {0};
 	json_t *now;
 	int r;
 
 	json_object_set_new(req, "job", json_integer(job));
-	r = ask(point, req, &q);
-	if (r < 0) {
-		errno = -r;
+	if (ask(point, req, &reader) < 0)
 		return NULL;
-	}
-	while (!(answered = is_answered(&q, cfs_deadline_in(POLL_MS))) &&
+	while ((r = live_reader_fill(&reader, REPLY_MAX, cfs_deadline_in(POLL_MS))) == -ETIMEDOUT &&
 	       !cfs_deadline_passed(alive)) {
 		now = control_ask(point, json_pack("{s:s, s:I}", "op", "progress", "job", job));
 		if (!now)
@@ -131,7 +89,7 @@ json_t *control_run(const char *point, json_t *req, struct progress *p)
 		json_decref(now);
 	}
 	progress_end(p);
-	return take_reply(&q, answered);
+	return take_reply(&reader, r);
 }
 
 int control_error(json_t *reply)
@@ -158,22 +116,15 @@ char *control_hex(const char *name)
 	return hex;
 }
 
-pid_t control_pid(const char *point)
+pid_t control_pid(const char *point, bool *ret_read_only)
 {
 	json_t *reply = control_ask(point, json_pack("{s:s}", "op", "hello"));
-	json_int_t pid = reply ? json_get_int(reply, "pid") : 0;
+	pid_t pid = (pid_t)json_get_int(reply, "pid");
 
+	if (ret_read_only)
+		*ret_read_only = json_is_true(json_object_get(reply, "read_only"));
 	json_decref(reply);
-	return (pid_t)pid;
-}
-
-bool control_is_read_only(const char *point)
-{
-	json_t *reply = control_ask(point, json_pack("{s:s}", "op", "hello"));
-	bool ro = reply && json_is_true(json_object_get(reply, "read_only"));
-
-	json_decref(reply);
-	return ro;
+	return pid;
 }
 
 int control_seek_mount(const char *path, char *point, size_t size)

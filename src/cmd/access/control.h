@@ -32,10 +32,11 @@ json_t *control_run(const char *point, json_t *req, struct progress *p);
 int control_error(json_t *reply);
 /* The name in hex, as requests carry it; malloc'ed. */
 char *control_hex(const char *name);
-/* The pid of the mount process; 0 when the reply does not carry it. */
-pid_t control_pid(const char *point);
-/* The mount was made with `ro`. */
-bool control_is_read_only(const char *point);
+/*
+ * The pid of the mount process; 0 when the reply does not carry it. *ret_read_only (or NULL): the
+ * mount was made with `ro`.
+ */
+pid_t control_pid(const char *point, bool *ret_read_only);
 /* The mount point above a path inside a mount, from the table of mounts; -ENOENT: there is none. */
 int control_seek_mount(const char *path, char *point, size_t size);
 /* The same; prints the reason when there is none. */

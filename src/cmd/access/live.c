@@ -155,54 +155,42 @@ int live_reader_stop(struct live_reader *r)
 	return WIFEXITED(status) ? -WEXITSTATUS(status) : -EINTR;
 }
 
-static int read_all(struct live_reader *reader, size_t max, cfs_deadline_t deadline, char **ret,
-		    size_t *ret_len)
+int live_reader_fill(struct live_reader *r, size_t max, cfs_deadline_t deadline)
 {
-	size_t len = 0, cap = 0;
-	char *buf = NULL, *bigger;
+	char *bigger;
 	ssize_t n;
 
 	do {
-		if (cap - len < 2) {
-			cap = cap ? 2 * cap : PIECE;
-			bigger = realloc(buf, cap);
-			if (!bigger) {
-				free(buf);
+		if (r->cap - r->len < 2) {
+			bigger = realloc(r->text, r->cap ? 2 * r->cap : PIECE);
+			if (!bigger)
 				return -ENOMEM;
-			}
-			buf = bigger;
+			r->text = bigger;
+			r->cap = r->cap ? 2 * r->cap : PIECE;
 		}
-		n = live_reader_read(reader, buf + len, cap - len - 1, deadline);
+		n = live_reader_read(r, r->text + r->len, r->cap - r->len - 1, deadline);
 		if (n > 0)
-			len += (size_t)n;
-	} while (n > 0 && len < max);
-	if (n < 0) {
-		free(buf);
-		return (int)n;
-	}
-	len = CFS_MIN(len, max);
-	buf[len] = '\0';
-	*ret = buf;
-	*ret_len = len;
-	return 0;
+			r->len += (size_t)n;
+	} while (n > 0 && r->len < max);
+	r->len = CFS_MIN(r->len, max);
+	r->text[r->len] = '\0';
+	return n < 0 ? (int)n : 0;
 }
 
 static int take_all(struct live_reader *reader, size_t max, uint64_t timeout_ms, char **ret,
 		    size_t *ret_len)
 {
-	char *text = NULL;
-	size_t len = 0;
-	int r = read_all(reader, max, cfs_deadline_in(timeout_ms), &text, &len);
+	int r = live_reader_fill(reader, max, cfs_deadline_in(timeout_ms));
 	int ended = live_reader_stop(reader);
 
-	if (r == 0 && len < max && ended < 0 && ended != -EINTR)
+	if (r == 0 && reader->len < max && ended < 0 && ended != -EINTR)
 		r = ended;
 	if (r < 0) {
-		free(text);
+		free(reader->text);
 		return r;
 	}
-	*ret = text;
-	*ret_len = len;
+	*ret = reader->text;
+	*ret_len = reader->len;
 	return 0;
 }
 

@@ -19,11 +19,18 @@ struct live_reader {
 	int fd; /* non-blocking; end of file means that the child has exited */
 	pid_t pid;
 	bool finish; /* live_stopped() ends no wait */
+	char *text;  /* of live_reader_fill(), terminated; the caller's */
+	size_t len, cap;
 };
 /* request: is written to the file before it is read; NULL: nothing is. */
 int live_reader_start(const char *path, const char *request, struct live_reader *ret);
 /* Bytes; 0 at the end of the file, -ETIMEDOUT, -EINTR when live_stopped() has become true. */
 ssize_t live_reader_read(struct live_reader *r, void *buf, size_t size, cfs_deadline_t deadline);
+/*
+ * Reads on into text, to the end of the file or `max` bytes. -ETIMEDOUT: more may come at a further
+ * call.
+ */
+int live_reader_fill(struct live_reader *r, size_t max, cfs_deadline_t deadline);
 /*
  * Ends the child, so that it no longer keeps the mount busy. Its exit reason: 0 or a negative
  * errno; -ETIMEDOUT: it hangs for good.

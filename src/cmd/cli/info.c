@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
-#include "cmd/access/control.h"
+#include "cmd/access/inside.h"
 #include "cmd/access/jsontext.h"
 
 static const char *type_name(json_int_t type)
@@ -54,30 +52,19 @@ static void print_info(json_t *j)
 static int info_run(void *options, const char **args)
 {
 	const struct json_opts *o = options;
-	const char *path = args[0], *error;
-	char point[4096];
-	struct stat st;
+	struct inside in;
 	json_t *reply;
-	int r;
+	int r = inside_find(args[0], &in);
 
-	if (lstat(path, &st) < 0)
-		return cmd_usage("%s: %s", path, strerror(errno));
-	if (control_find_mount(path, point, sizeof(point)) < 0)
-		return CMD_USAGE;
-	reply = control_ask(point,
-			    json_pack("{s:s, s:I}", "op", "info", "inode", (json_int_t)st.st_ino));
-	if (!reply)
-		return cmd_error("the mount at %s does not answer: %s", point, strerror(errno));
-	error = json_string_value(json_object_get(reply, "error"));
-	if (error) {
-		r = cmd_error("%s: %s", path, error);
-	} else if (o->json) {
+	if (r != CMD_OK)
+		return r;
+	reply = control_ask(in.point,
+			    json_pack("{s:s, s:I}", "op", "info", "inode", (json_int_t)in.ino));
+	r = inside_result(args[0], &in, reply);
+	if (r == CMD_OK && o->json)
 		admin_print_json(json_incref(reply));
-		r = CMD_OK;
-	} else {
+	else if (r == CMD_OK)
 		print_info(reply);
-		r = CMD_OK;
-	}
 	json_decref(reply);
 	return r;
 }

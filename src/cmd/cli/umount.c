@@ -154,7 +154,7 @@ static int umount_run(void *options, const char **args)
 		return cmd_usage("%s: not mounted", dir);
 	if (strcmp(m.type, CFS_FSTYPE))
 		return cmd_usage("%s: not a cachefs mount (%s)", dir, m.type);
-	pid = control_pid(point);
+	pid = control_pid(point, NULL);
 	answers = pid > 0;
 	if (!answers)
 		pid = requests_find_process(m.dev_minor);

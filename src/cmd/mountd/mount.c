@@ -60,10 +60,11 @@ static unsigned long remount_flags(const struct mounted *m, const struct mount_o
 static int remount(const char *point, const struct mount_opts *o)
 {
 	struct mounted m;
+	bool ro;
 
 	if (mounted_at(point, &m) < 0 || strcmp(m.type, CFS_FSTYPE))
 		return cmd_fail(CMD_MOUNT_FAILED, "%s: not a mounted cachefs", point);
-	if (!o->ro && m.ro && control_is_read_only(point))
+	if (!o->ro && m.ro && control_pid(point, &ro) > 0 && ro)
 		return cmd_fail(
 			CMD_MOUNT_FAILED,
 			"%s was mounted read-only from the start: unmount it and mount it again",

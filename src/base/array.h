@@ -10,6 +10,10 @@
 /* Room for one element more behind the n of v, which has room for cap. 0 or -ENOMEM. */
 #define CFS_ARRAY_ROOM(v, n, cap) cfs_array_room(&(v), (n), &(cap), sizeof(*(v)))
 
+/* Puts an element there. 0 or -ENOMEM. */
+#define CFS_ARRAY_ADD(v, n, cap, ...)                                                              \
+	(CFS_ARRAY_ROOM(v, n, cap) < 0 ? -ENOMEM : ((v)[(n)++] = (__VA_ARGS__), 0))
+
 static inline int cfs_array_room(void *v_ptr, size_t n, size_t *cap, size_t size)
 {
 	size_t bigger = *cap ? 2 * *cap : 16;

@@ -46,10 +46,7 @@ static int add_backup(void *arg, const struct cfs_object_info *info)
 
 	if (!name || !backup_time(name + 1, &b.when_s))
 		return 0;
-	if (CFS_ARRAY_ROOM(l->v, l->n, l->cap) < 0)
-		return -ENOMEM;
-	l->v[l->n++] = b;
-	return 0;
+	return CFS_ARRAY_ADD(l->v, l->n, l->cap, b);
 }
 
 int backup_read_list(struct cfs_object_store *o, const char *volume, cfs_deadline_t deadline,

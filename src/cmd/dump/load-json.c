@@ -230,10 +230,7 @@ static int read_quota(struct json *j, struct cfs_quota *q)
 
 static int keep_dir_quota(struct json *j, const struct cfs_quota *q)
 {
-	if (CFS_ARRAY_ROOM(j->quotas, j->n_quotas, j->cap_quotas) < 0)
-		return -ENOMEM;
-	j->quotas[j->n_quotas++] = *q;
-	return 0;
+	return CFS_ARRAY_ADD(j->quotas, j->n_quotas, j->cap_quotas, *q);
 }
 
 static int read_quotas(struct json *j, enum cfs_quota_kind kind)

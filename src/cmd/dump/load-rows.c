@@ -135,10 +135,7 @@ static int note_session(struct load *l, uint64_t sid)
 	for (i = 0; i < l->n_sids; i++)
 		if (l->sids[i] == sid)
 			return 0;
-	if (CFS_ARRAY_ROOM(l->sids, l->n_sids, l->cap_sids) < 0)
-		return -ENOMEM;
-	l->sids[l->n_sids++] = sid;
-	return 0;
+	return CFS_ARRAY_ADD(l->sids, l->n_sids, l->cap_sids, sid);
 }
 
 /* Each record of a chunk is one reference to its slice. */
@@ -253,10 +250,7 @@ static int put_counters(struct load *l)
 
 int load_owner_quota(struct load *l, const struct cfs_quota *q)
 {
-	if (CFS_ARRAY_ROOM(l->limits, l->n_limits, l->cap_limits) < 0)
-		return -ENOMEM;
-	l->limits[l->n_limits++] = *q;
-	return 0;
+	return CFS_ARRAY_ADD(l->limits, l->n_limits, l->cap_limits, *q);
 }
 
 static int order_limits(const void *a, const void *b)

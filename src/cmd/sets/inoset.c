@@ -10,10 +10,8 @@
 
 int inoset_add(struct inoset *s, cfs_ino_t ino, uint32_t names)
 {
-	if (CFS_ARRAY_ROOM(s->v, s->n, s->cap) < 0)
-		return -ENOMEM;
-	s->v[s->n++] = (struct inoset_item){.ino = ino, .names = names, .added = 1};
-	return 0;
+	return CFS_ARRAY_ADD(s->v, s->n, s->cap,
+			     (struct inoset_item){.ino = ino, .names = names, .added = 1});
 }
 
 static int compare(const void *a, const void *b)

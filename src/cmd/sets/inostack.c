@@ -10,10 +10,7 @@
 
 int inostack_push(struct inostack *s, cfs_ino_t ino)
 {
-	if (CFS_ARRAY_ROOM(s->v, s->n, s->cap) < 0)
-		return -ENOMEM;
-	s->v[s->n++] = ino;
-	return 0;
+	return CFS_ARRAY_ADD(s->v, s->n, s->cap, ino);
 }
 
 void inostack_free(struct inostack *s)

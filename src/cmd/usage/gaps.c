@@ -17,10 +17,7 @@ enum { PAUSE_MS = 4000, ROUNDS = 3 };
 
 int gaps_add(struct gaps *g, const struct gap *gap)
 {
-	if (CFS_ARRAY_ROOM(g->v, g->n, g->cap) < 0)
-		return -ENOMEM;
-	g->v[g->n++] = *gap;
-	return 0;
+	return CFS_ARRAY_ADD(g->v, g->n, g->cap, *gap);
 }
 
 static int compare(const struct gap *x, enum gap_kind kind, enum cfs_quota_kind quota, uint64_t key)

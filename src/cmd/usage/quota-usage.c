@@ -52,10 +52,7 @@ static int keep(void *arg, const struct cfs_quota *q)
 {
 	struct quotas *l = arg;
 
-	if (CFS_ARRAY_ROOM(l->v, l->n, l->cap) < 0)
-		return -ENOMEM;
-	l->v[l->n++] = *q;
-	return 0;
+	return CFS_ARRAY_ADD(l->v, l->n, l->cap, *q);
 }
 
 int quotas_read(struct admin *a, struct quotas *ret)

@@ -149,10 +149,7 @@ static void free_children(struct children *c)
 
 static int append(struct children *c, const struct child *k)
 {
-	if (CFS_ARRAY_ROOM(c->v, c->n, c->cap) < 0)
-		return -ENOMEM;
-	c->v[c->n++] = *k;
-	return 0;
+	return CFS_ARRAY_ADD(c->v, c->n, c->cap, *k);
 }
 
 static int keep(void *arg, const struct cfs_dirent *e)

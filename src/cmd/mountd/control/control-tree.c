@@ -68,11 +68,7 @@ struct removal {
 
 static int push(struct removal *w, const struct cfs_name *dir)
 {
-	if (CFS_ARRAY_ROOM(w->path, w->depth, w->cap) < 0)
-		return -ENOMEM;
-	w->path[w->depth] = (struct level){.dir = *dir};
-	w->depth++;
-	return 0;
+	return CFS_ARRAY_ADD(w->path, w->depth, w->cap, (struct level){.dir = *dir});
 }
 
 static int remove_entry(struct removal *w, cfs_ino_t parent, const struct cfs_name *i)

@@ -17,6 +17,7 @@
 #include "cmd/access/cmd.h"
 #include "cmd/access/volume.h"
 #include "cmd/bench/mdtest.h"
+#include "cmd/sets/sorter.h"
 
 enum { STEP_MS = 60000, LIST_PAGE = 1000, DELETE_WAIT_MS = 120000 };
 
@@ -40,13 +41,6 @@ static struct volume_target *volume_of(struct mdtest_target *t)
 	return (struct volume_target *)t;
 }
 
-static int compare(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return CFS_COMPARE(x, y);
-}
-
 /* Only slices of this run may be forgotten: other slices have objects, which a mount removes. */
 static int delete_slice(void *arg, uint64_t slice, uint32_t size)
 {
@@ -54,7 +48,8 @@ static int delete_slice(void *arg, uint64_t slice, uint32_t size)
 
 	if (!atomic_load(&v->sorted) || !v->n_slices)
 		return -EAGAIN;
-	return bsearch(&slice, v->slices, v->n_slices, sizeof(slice), compare) ? 0 : -EAGAIN;
+	return bsearch(&slice, v->slices, v->n_slices, sizeof(slice), sorter_compare_u64) ? 0
+											  : -EAGAIN;
 }
 
 static int make(struct volume_target *v, cfs_ino_t parent, const char *name, uint8_t type,
@@ -144,7 +139,7 @@ static int volume_created(struct mdtest_target *t)
 	struct volume_target *v = volume_of(t);
 
 	if (v->n_slices)
-		qsort(v->slices, v->n_slices, sizeof(*v->slices), compare);
+		qsort(v->slices, v->n_slices, sizeof(*v->slices), sorter_compare_u64);
 	atomic_store(&v->sorted, true);
 	return 0;
 }

@@ -66,6 +66,28 @@ int slice_use_compare(const void *a, const void *b)
 	return CFS_COMPARE(x->id, y->id);
 }
 
+int slice_use_add_list(struct sorter *uses, struct progress *p, const struct cfs_row *row,
+		       cfs_ino_t ino, uint32_t kind)
+{
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i < row->list.n && r == 0; i++) {
+		const struct cfs_slice *s = &row->list.slices[i];
+		const struct slice_use u = {
+			.id = s->id,
+			.ino = ino,
+			.size = s->size,
+			.indx = row->list.indx,
+			.kind = kind,
+		};
+
+		progress_add(p, 1);
+		r = s->id ? sorter_add(uses, &u) : 0;
+	}
+	return r;
+}
+
 int blocks_list(struct admin *a, struct progress *p, struct sorter **ret_sorted,
 		struct blocks_listed *ret)
 {

@@ -42,6 +42,9 @@ struct slice_use {
 	uint32_t kind; /* one bit */
 };
 int slice_use_compare(const void *a, const void *b);
+/* Adds the uses of a row that is a list of slices. */
+int slice_use_add_list(struct sorter *uses, struct progress *p, const struct cfs_row *row,
+		       cfs_ino_t ino, uint32_t kind);
 
 /* Whether the object is block b->indx of a slice of that size. */
 bool blocks_belongs(const struct admin *a, const struct block_object *b, uint32_t slice_size);

@@ -80,42 +80,18 @@ static int add_chunk(void *arg, const struct cfs_row *row)
 	struct bad_record bad = {row->ino, row->list.indx, row->list.damaged};
 	bool fine = !row->list.damaged;
 	size_t i;
-	int r = 0;
+	int r = slice_use_add_list(rd->d->uses, &rd->d->f->p, row, row->ino, USE_RECORD);
 
-	for (i = 0; i < row->list.n && r == 0; i++) {
-		const struct cfs_slice *s = &row->list.slices[i];
-		struct slice_use u = {
-			.id = s->id,
-			.ino = row->ino,
-			.size = s->size,
-			.indx = row->list.indx,
-			.kind = USE_RECORD,
-		};
-
-		fine &= possible(s);
-		progress_add(&rd->d->f->p, 1);
-		if (s->id)
-			r = sorter_add(rd->d->uses, &u);
-	}
+	for (i = 0; i < row->list.n; i++)
+		fine &= possible(&row->list.slices[i]);
 	return r == 0 && !fine ? sorter_add(rd->bad, &bad) : r;
 }
 
 static int add_delayed(void *arg, const struct cfs_row *row)
 {
 	struct reading *rd = arg;
-	size_t i;
-	int r = 0;
 
-	for (i = 0; i < row->list.n && r == 0; i++) {
-		struct slice_use u = {
-			.id = row->list.slices[i].id,
-			.size = row->list.slices[i].size,
-			.kind = USE_DELAYED,
-		};
-
-		r = sorter_add(rd->d->uses, &u);
-	}
-	return r;
+	return slice_use_add_list(rd->d->uses, &rd->d->f->p, row, 0, USE_DELAYED);
 }
 
 static int add_ref(void *arg, const struct cfs_row *row)
@@ -258,16 +234,14 @@ static int check_blocks(struct data *d, const struct slice *s, struct block_obje
 
 static int add_suspect(struct data *d, const struct slice *s)
 {
-	if (CFS_ARRAY_ROOM(d->suspects, d->n, d->cap) < 0)
-		return -ENOMEM;
-	d->suspects[d->n++] = (struct suspect){
-		.id = s->id,
-		.size = s->size,
-		.refs = s->refs,
-		.records = s->records,
-		.refs_now = -1,
-	};
-	return 0;
+	return CFS_ARRAY_ADD(d->suspects, d->n, d->cap,
+			     (struct suspect){
+				     .id = s->id,
+				     .size = s->size,
+				     .refs = s->refs,
+				     .records = s->records,
+				     .refs_now = -1,
+			     });
 }
 
 static int compare_id(const void *id, const void *suspect)

@@ -26,10 +26,7 @@ struct walk {
 
 static int push(struct walk *w, cfs_ino_t ino, uint8_t type)
 {
-	if (CFS_ARRAY_ROOM(w->todo, w->n, w->cap) < 0)
-		return -ENOMEM;
-	w->todo[w->n++] = (struct item){ino, type};
-	return 0;
+	return CFS_ARRAY_ADD(w->todo, w->n, w->cap, (struct item){ino, type});
 }
 
 static int note_entry(void *arg, const struct cfs_dirent *e)

@@ -56,13 +56,6 @@ static int compare_dirs(const void *a, const void *b)
 	return CFS_COMPARE(x->dir, y->dir);
 }
 
-static int compare_suspects(const void *a, const void *b)
-{
-	const cfs_ino_t *x = a, *y = b;
-
-	return CFS_COMPARE(*x, *y);
-}
-
 /* ---- reading ---- */
 
 static int add_node(void *arg, const struct cfs_row *row)
@@ -415,7 +408,7 @@ static int run_round(struct fsck *f)
 	if (r == 0)
 		r = sorter_create(sizeof(struct by_dir), compare_dirs, 0, &t.dirs);
 	if (r == 0)
-		r = sorter_create(sizeof(cfs_ino_t), compare_suspects, 0, &t.suspects);
+		r = sorter_create(sizeof(cfs_ino_t), sorter_compare_u64, 0, &t.suspects);
 	if (r == 0)
 		r = read_tables(&t);
 	if (r == 0)

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "cmd/access/cmd.h"
 #include "cmd/check/fsck.h"
+#include "cmd/sets/sorter.h"
 #include "cmd/usage/quota-usage.h"
 
 #define PAGE 65536
@@ -96,20 +97,13 @@ static int report(void *arg, const struct gap *g)
 			   g->counted.space, g->counted.inodes);
 }
 
-static int compare(const void *a, const void *b)
-{
-	const cfs_ino_t *x = a, *y = b;
-
-	return CFS_COMPARE(*x, *y);
-}
-
 /* Several rounds may have noted the same directory. */
 static size_t sort_unique(struct inostack *s)
 {
 	size_t i, n = 0;
 
 	if (s->n)
-		qsort(s->v, s->n, sizeof(*s->v), compare);
+		qsort(s->v, s->n, sizeof(*s->v), sorter_compare_u64);
 	for (i = 0; i < s->n; i++) {
 		if (!n || s->v[n - 1] != s->v[i])
 			s->v[n++] = s->v[i];

@@ -133,30 +133,10 @@ static int compact_all(struct gc *g)
 
 /* ---- what metadata names ---- */
 
-static int add_use(struct gc *g, const struct slice_use *u)
-{
-	progress_add(&g->p, 1);
-	return u->id ? sorter_add(g->uses, u) : 0;
-}
-
 static int add_list(struct gc *g, const struct cfs_row *row, cfs_ino_t ino, uint32_t kind)
 {
-	size_t i;
-	int r = 0;
-
 	g->damaged += row->list.damaged;
-	for (i = 0; i < row->list.n && r == 0; i++) {
-		const struct slice_use u = {
-			.id = row->list.slices[i].id,
-			.ino = ino,
-			.size = row->list.slices[i].size,
-			.indx = row->list.indx,
-			.kind = kind,
-		};
-
-		r = add_use(g, &u);
-	}
-	return r;
+	return slice_use_add_list(g->uses, &g->p, row, ino, kind);
 }
 
 static int add_chunk(void *arg, const struct cfs_row *row)
@@ -176,13 +156,15 @@ static int add_delayed(void *arg, const struct cfs_row *row)
 
 static int add_ref(void *arg, const struct cfs_row *row)
 {
+	struct gc *g = arg;
 	const struct slice_use u = {
 		.id = row->ref.id,
 		.size = row->ref.size,
 		.kind = row->ref.refs > 0 ? USE_COUNTED : USE_DEAD,
 	};
 
-	return add_use(arg, &u);
+	progress_add(&g->p, 1);
+	return u.id ? sorter_add(g->uses, &u) : 0;
 }
 
 static int add_delfile(void *arg, const struct cfs_row *row)

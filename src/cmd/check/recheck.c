@@ -24,13 +24,6 @@ static int compare_rechecks(const void *a, const void *b)
 		?: CFS_COMPARE(x->block, y->block);
 }
 
-static int compare_ids(const void *a, const void *b)
-{
-	const uint64_t *x = a, *y = b;
-
-	return CFS_COMPARE(*x, *y);
-}
-
 int rechecks_create(struct sorter **ret)
 {
 	return sorter_create(sizeof(struct recheck), compare_rechecks, 0, ret);
@@ -52,7 +45,7 @@ static int read_named(struct admin *a, const struct recheck *d, struct named *re
 	if (n > 0 && !ret->ids)
 		return -ENOMEM;
 	if (ret->n)
-		qsort(ret->ids, ret->n, sizeof(*ret->ids), compare_ids);
+		qsort(ret->ids, ret->n, sizeof(*ret->ids), sorter_compare_u64);
 	return 0;
 }
 
@@ -67,7 +60,7 @@ int rechecks_settle(struct admin *a, struct sorter *rechecks,
 		if (d.ino != named.ino || d.indx != named.indx)
 			r = read_named(a, &d, &named);
 		if (r >= 0 && named.n &&
-		    bsearch(&d.slice, named.ids, named.n, sizeof(*named.ids), compare_ids))
+		    bsearch(&d.slice, named.ids, named.n, sizeof(*named.ids), sorter_compare_u64))
 			r = fn(arg, &d);
 	}
 	free(named.ids);

@@ -34,6 +34,13 @@ struct sorter {
 	size_t n_heap;
 };
 
+int sorter_compare_u64(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return CFS_COMPARE(*x, *y);
+}
+
 int sorter_create(size_t record_size, int (*compare)(const void *a, const void *b), size_t memory,
 		  struct sorter **ret)
 {

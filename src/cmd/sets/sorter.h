@@ -15,6 +15,8 @@
 
 struct sorter;
 
+/* Compares records that are uint64_t, such as inode numbers. */
+int sorter_compare_u64(const void *a, const void *b);
 /* memory: 0 for SORTER_MEMORY. */
 int sorter_create(size_t record_size, int (*compare)(const void *a, const void *b), size_t memory,
 		  struct sorter **ret);

@@ -14,7 +14,7 @@
 #include "cmd/access/backup.h"
 #include "cmd/access/respawn.h"
 
-/* Longest a child takes its order. */
+/* Deadline for a child to take its order. */
 #define SEND_S 10
 
 enum { CONNECTIONS = 4 };

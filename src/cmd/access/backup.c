@@ -19,7 +19,7 @@
 #include "cmd/access/volume.h"
 
 #define FOLDER "/meta/"
-/* Slowest transfer of a large backup that is waited for. */
+/* A transfer of a large backup that is slower times out. */
 #define SLOWEST_BYTES_PER_MS 32
 /* Ciphers take lengths of 31 bits. */
 #define PIECE ((size_t)64 << 20)
@@ -70,7 +70,7 @@ void backup_free_list(struct backup_list *l)
 	*l = (struct backup_list){0};
 }
 
-/* ---- a look from outside ---- */
+/* ---- the latest one, for `status` ---- */
 
 struct look {
 	struct cfs_task task; /* first */
@@ -182,7 +182,7 @@ static ssize_t get(struct cfs_object_store *o, const char *key, int fd, size_t s
 	return n;
 }
 
-/* ---- storing one ---- */
+/* ---- storing a backup ---- */
 
 /* Whether the object has the bytes of the map. */
 static int compare(struct cfs_object_store *o, const char *key, const struct mapping *m, int fd)

@@ -40,7 +40,7 @@ static int ask(const char *point, json_t *req, struct live_reader *ret)
 	return r;
 }
 
-/* r: of reading it. The reply, or NULL with errno set. */
+/* r: the result of reading it. Returns the reply, or NULL with errno set. */
 static json_t *take_reply(struct live_reader *reader, int r)
 {
 	int ended = live_reader_stop(reader);

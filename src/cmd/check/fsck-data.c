@@ -333,7 +333,7 @@ static int check_refs(struct data *d)
 	return r == 0 ? judge_refs(d) : r;
 }
 
-/* ---- side by side ---- */
+/* ---- merging both lists ---- */
 
 static void add_use(struct slice *s, const struct slice_use *u)
 {

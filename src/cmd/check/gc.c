@@ -205,7 +205,7 @@ static int read_metadata(struct gc *g)
 	return r;
 }
 
-/* ---- side by side ---- */
+/* ---- merging both lists ---- */
 
 /* All uses of one slice. */
 struct slice {

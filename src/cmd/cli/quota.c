@@ -49,7 +49,7 @@ struct quota_cmd {
 	uint64_t found;
 };
 
-/* ---- which ---- */
+/* ---- the quota that is meant ---- */
 
 static bool given(const struct quota_opts *o)
 {

@@ -111,7 +111,7 @@ static int flush_staged(const char *point, uint64_t timeout_ms)
 		(unsigned long long)left, progress_size(bytes, size), point);
 }
 
-/* answers: the mount does. */
+/* answers: the mount replies to requests. */
 static int unmount(const char *point, const struct umount_opts *o, bool answers)
 {
 	bool ask = answers && !o->force;

@@ -257,7 +257,7 @@ static void check_bucket(struct doctor *d, const struct doctor_opts *o,
 	cfs_object_close(objects);
 }
 
-/* ---- all of it ---- */
+/* ---- the command ---- */
 
 static int doctor(struct doctor *d, const char *url, const struct doctor_opts *o)
 {

@@ -118,7 +118,7 @@ static void put_tree(struct json *j, const char *name, cfs_ino_t root)
 		step(j, 2);
 }
 
-/* ---- what comes before it ---- */
+/* ---- before the tree ---- */
 
 static void put_setting(struct json *j)
 {

@@ -114,7 +114,7 @@ static int read_xattr(struct json *j, struct json_entry *e)
 
 static int read_slice(struct json *j, struct cfs_slice *ret)
 {
-	/* JuiceFS before 1.0 called id chunkid */
+	/* JuiceFS before 1.0 called the id chunkid. */
 	static const char *const names[] = {"id", "chunkid", "pos", "size", "off", "len"};
 	int64_t v[CFS_ARRAY_SIZE(names)];
 	int r = pull_numbers(j->p, names, CFS_ARRAY_SIZE(names), v);

@@ -175,7 +175,7 @@ static int read_tree(struct json *j, cfs_ino_t root)
 					      (unsigned long long)e.ino);
 }
 
-/* ---- what comes before it ---- */
+/* ---- before the tree ---- */
 
 static int read_setting(struct json *j)
 {

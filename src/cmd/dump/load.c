@@ -157,7 +157,7 @@ static int from_bucket(struct load *l, const struct load_opts *o, const char *wa
 	return r;
 }
 
-/* ---- */
+/* ---- loading ---- */
 
 static int open_all(struct load *l, const struct load_opts *o, const char *url, const char *path)
 {

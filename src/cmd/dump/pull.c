@@ -243,7 +243,7 @@ int pull_text(struct pull *p, bool percent, const char **ret, size_t *ret_len)
 	return r;
 }
 
-/* ---- the rest ---- */
+/* ---- values ---- */
 
 int pull_key(struct pull *p, bool *first, const char **ret_key)
 {

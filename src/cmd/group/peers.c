@@ -152,7 +152,7 @@ void peers_destroy(struct cfs_peers *p)
 		cfs_peers_destroy(p);
 }
 
-/* ---- what is shown ---- */
+/* ---- members as JSON ---- */
 
 static json_t *member_json(const struct cfs_group_member *m)
 {

@@ -424,7 +424,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* ---- life ---- */
+/* ---- start and end ---- */
 
 int backups_create(const struct backups_conf *conf, struct backups **ret)
 {

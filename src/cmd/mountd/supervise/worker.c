@@ -115,7 +115,7 @@ void worker_stay(struct worker *w, int err)
 	cfs_store_take_back(w->store);
 	cfs_fuse_take_back(w->fuse);
 	atomic_store(&w->leaving, false);
-	/* The thread that listens has kept silent about it. */
+	/* listen_to_supervisor() has not reported it. */
 	if (refuse(w, err) < 0)
 		go_on_alone(w);
 }

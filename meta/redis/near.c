@@ -108,8 +108,9 @@ static bool find(struct rds_near *near, cfs_ino_t dir, cfs_ino_t ino, char *name
 	unsigned i;
 
 	pthread_mutex_lock(&near->lock);
-	for (i = 0; i < WINDOWS && !found; i++) {
-		const struct window *w = &near->windows[i];
+	/* The latest first: names may have changed since the others. */
+	for (i = 1; i <= WINDOWS && !found; i++) {
+		const struct window *w = &near->windows[(near->next + WINDOWS - i) % WINDOWS];
 
 		if (w->dir == dir && w->n)
 			found = bsearch(&k, w->v, w->n, sizeof(*w->v), compare);
@@ -162,9 +163,16 @@ int rds_near_name(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir
 		  char *name, size_t *ret_len)
 {
 	struct rds_near *near = rds_of(e)->near;
-	int r = find(near, dir, ino, name, ret_len) ? confirm(e, ctx, dir, ino, name, *ret_len) : 0;
+	bool read = false;
+	int r;
 
-	if (!r)
-		r = read_window(e, near, dir, ino) ?: find(near, dir, ino, name, ret_len);
-	return r;
+	for (;; read = true) {
+		r = find(near, dir, ino, name, ret_len) ? confirm(e, ctx, dir, ino, name, *ret_len)
+							: 0;
+		if (r || read)
+			return r;
+		r = read_window(e, near, dir, ino);
+		if (r)
+			return r;
+	}
 }

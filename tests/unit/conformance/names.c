@@ -406,7 +406,35 @@ static void test_paths(void **state)
 	free(paths);
 }
 
+/* A command that looks for many paths may have read the directory before it changed. */
+static void test_paths_that_change(void **state)
+{
+	cfs_ino_t d = test_dir("moving"), f = make_file(d, "f"), g = make_file(d, "g");
+	struct cfs_meta *m = open_third(&(struct cfs_meta_conf){0});
+	struct cfs_ctx c = as_root();
+	struct cfs_renamed renamed;
+	char *paths = NULL;
+	int i;
+
+	OK(cfs_meta_each_path(m, &c, f, note_path, &paths));
+	OK(cfs_meta_each_path(m, &c, g, note_path, &paths));
+	for (i = 0; i < 2; i++) {
+		OK(try_rename(&c, d, "f", d, "h", 0, &renamed));
+		OK(try_rename(&c, d, "g", d, "f", 0, &renamed));
+		OK(try_rename(&c, d, "h", d, "g", 0, &renamed));
+		OK(cfs_meta_each_path(m, &c, f, note_path, &paths));
+		OK(cfs_meta_each_path(m, &c, g, note_path, &paths));
+	}
+	assert_string_equal(paths, "/moving/f;/moving/g;/moving/g;/moving/f;/moving/f;/moving/g;");
+	OK(try_unlink(&c, d, "f"));
+	cfs_meta_each_path(m, &c, f, note_path, &paths);
+	OK(cfs_meta_each_path(m, &c, g, note_path, &paths));
+	assert_non_null(strstr(paths, "/moving/g;/moving/g;"));
+	free(paths);
+	cfs_meta_close(m);
+}
+
 TEST_LIST(name, T(test_kinds), T(test_create_errors), T(test_create_denied),
 	  T(test_symlink_targets), T(test_odd_names), T(test_lookup), T(test_unlink), T(test_rmdir),
 	  T(test_links), T(test_sticky), T(test_setgid_dir), T(test_times), T(test_round_trips),
-	  T(test_paths));
+	  T(test_paths), T(test_paths_that_change));

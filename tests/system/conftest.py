@@ -22,8 +22,9 @@ import server  # noqa: E402
 DEADLINE_S = 90
 # The files that take longest, longest first: begun last, they would end long after all others.
 LONGEST = (
-    "test_group", "test_group_lies", "test_concurrency", "test_galera", "test_counters", "test_engines",
-    "test_writeback", "test_takeover", "test_redis", "test_supervisor", "test_dump", "test_group_move",
+    "test_lost_answers", "test_group", "test_engines", "test_takeover", "test_postgresql", "test_galera", "test_s3",
+    "test_mysql", "test_group_lies", "test_writeback", "test_concurrency", "test_supervisor", "test_dump", "test_redis",
+    "test_counters", "test_faults", "test_unsynced", "test_replica", "test_group_move", "test_disk_cache",
 )  # fmt: skip
 
 

@@ -98,11 +98,10 @@ int rds_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn
 {
 	struct advising a = {.fn = fn, .arg = arg};
 	struct timespec before = cfs_wall();
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	int64_t max;
 	int r;
 
-	rds_begin(&q, e);
 	rds_command(&q, "s", "TIME");
 	rds_command(&q, "s", "INFO");
 	r = rds_run(&q, ctx, CFS_META_OP_other);
@@ -119,6 +118,5 @@ int rds_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn
 		if (max > 0)
 			cfs_advise_connections(fn, arg, number(&a, "connected_clients"), max);
 	}
-	rds_end(&q);
 	return r;
 }

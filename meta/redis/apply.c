@@ -6,8 +6,7 @@
 
 void rds_apply_begin(struct rds_apply *a, struct cfs_engine *e)
 {
-	rds_begin(&a->words, e);
-	a->n_words = a->conditions = 0;
+	*a = (struct rds_apply){.words.r = rds_of(e)};
 }
 
 void rds_apply_end(struct rds_apply *a)
@@ -46,15 +45,10 @@ void rds_apply_do(struct rds_apply *a, const char *fmt, ...)
 int rds_apply_run(struct rds_apply *a, struct cfs_engine *e, const struct cfs_ctx *ctx,
 		  enum cfs_meta_op op)
 {
-	struct rds_request q;
-	redisReply *reply;
-	int r;
+	RDS_REQUEST(q, e);
 
-	rds_begin(&q, e);
 	rds_script_begin(&q, ctx, &rds_apply_lua, 1 + a->n_words);
 	rds_words(&q, "u", (uint64_t)a->conditions);
 	rds_append(&q, &a->words);
-	r = rds_script_run(&q, ctx, op, &reply);
-	rds_end(&q);
-	return r;
+	return rds_script_run(&q, ctx, op, NULL);
 }

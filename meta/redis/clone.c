@@ -10,14 +10,13 @@ int rds_op_clone_ino(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		     struct cfs_entry *ret, struct cfs_usage *ret_usage)
 {
 	struct rds_chunks k = {0};
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	uint8_t owner[8];
 	redisReply *a;
 	int r;
 
 	cfs_put_be32(owner, ctx->uid);
 	cfs_put_be32(owner + 4, ctx->gid);
-	rds_begin(&q, e);
 	do
 		r = rds_script(&q, ctx, CFS_META_OP_other, &rds_clone_ino_lua, &a, "uu8u8bsbtsbb",
 			       src, ino, ino, parent, parent, name ? name : "",
@@ -33,7 +32,6 @@ int rds_op_clone_ino(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		/* The clone of the parent has the parent's statistics already. */
 		cfs_usage_inode(ret_usage, &ret->attr, 1);
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -41,40 +39,34 @@ int rds_op_attach(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 		  const char *name, size_t len, struct cfs_usage *ret_usage)
 {
 	uint8_t who[RDS_WHO_MAX];
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	struct cfs_attr attr;
 	redisReply *a;
-	int r;
+	int r = rds_script(&q, ctx, CFS_META_OP_other, &rds_attach_lua, &a, "uu88bbts", parent, ino,
+			   parent, ino, name, len, who, rds_who(ctx, who), ctx->now,
+			   rds_stats(rds_of(e)));
 
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_attach_lua, &a, "uu88bbts", parent, ino,
-		       parent, ino, name, len, who, rds_who(ctx, who), ctx->now,
-		       rds_stats(rds_of(e)));
 	if (!r)
 		r = rds_attr_reply(a->element[1], &attr);
 	if (!r) {
 		*ret_usage = (struct cfs_usage){0};
 		cfs_usage_entry(ret_usage, parent, &attr, 1);
 	}
-	rds_end(&q);
 	return r;
 }
 
 int rds_op_drop_detached(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 struct cfs_usage *ret_usage)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	uint64_t length;
 	redisReply *a;
-	int r;
+	int r = rds_script(&q, ctx, CFS_META_OP_other, &rds_drop_detached_lua, &a, "u8t", ino, ino,
+			   ctx->now);
 
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_drop_detached_lua, &a, "u8t", ino, ino,
-		       ctx->now);
 	if (!r && a->elements == 1)
 		*ret_usage = (struct cfs_usage){0};
 	else if (!r)
 		r = rds_deleted_reply(rds_of(e), ino, a, &length, ret_usage);
-	rds_end(&q);
 	return r;
 }

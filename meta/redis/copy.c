@@ -97,14 +97,13 @@ static int try_copy(struct copy *a, struct cfs_engine *e, const struct cfs_ctx *
 		    struct cfs_usage *ret_usage)
 {
 	const struct cfs_copy_range *p = a->req;
-	struct rds_request nodes, q;
+	RDS_REQUEST(nodes, e);
+	RDS_REQUEST(q, e);
 	char line[128];
 	redisReply *reply;
 	int r;
 
 	a->out.len = a->refs.len = a->lists.len = a->chunk.len = 0;
-	rds_begin(&nodes, e);
-	rds_begin(&q, e);
 	rds_command(&nodes, "sk", "GET", "i", p->src);
 	rds_command(&nodes, "sk", "GET", "i", p->dst);
 	r = rds_run(&nodes, ctx, CFS_META_OP_copy_range);
@@ -129,11 +128,8 @@ static int try_copy(struct copy *a, struct cfs_engine *e, const struct cfs_ctx *
 			       a->out.len, a->refs.p, a->refs.len, p->dst_off + a->len, ctx->now,
 			       rds_stats(rds_of(e)), line);
 		if (!r)
-			r = rds_change_reply(e, p->dst, reply->element[1], reply->element[2],
-					     reply->element[3], &a->dst, ret_usage);
+			r = rds_change_reply(e, p->dst, reply, &a->dst, ret_usage);
 	}
-	rds_end(&nodes);
-	rds_end(&q);
 	return r;
 }
 

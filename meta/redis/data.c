@@ -43,10 +43,9 @@ int rds_records_reply(const redisReply *list, cfs_ino_t ino, uint32_t indx, stru
 ssize_t rds_op_read_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			  uint32_t indx, struct cfs_slice **ret)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	ssize_t r;
 
-	rds_begin(&q, e);
 	rds_command(&q, "scss", "LRANGE", ino, indx, "0", "-1");
 	/* Distinguishes a hole from a file that another client has removed. */
 	rds_command(&q, "sk", "EXISTS", "i", ino);
@@ -57,17 +56,15 @@ ssize_t rds_op_read_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_i
 		r = rds_records_reply(q.reply[0], ino, indx, ret);
 	if (!r)
 		r = (ssize_t)q.reply[0]->elements;
-	rds_end(&q);
 	return r;
 }
 
 int rds_op_open_file(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		     struct cfs_attr *ret, struct cfs_slice **ret_recs, ssize_t *ret_n)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	int r;
 
-	rds_begin(&q, e);
 	/* Attributes first: the records may be newer than the attributes, never older. */
 	rds_command(&q, "sk", "GET", "i", ino);
 	rds_command(&q, "scss", "LRANGE", ino, (uint32_t)0, "0", "-1");
@@ -80,7 +77,6 @@ int rds_op_open_file(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		*ret_n = r ? -1 : (ssize_t)q.reply[1]->elements;
 		r = r == -EIO ? 0 : r;
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -107,11 +103,10 @@ static void head_reply(struct cfs_head *h, const redisReply *attr, const redisRe
 int rds_op_read_heads(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_head *heads,
 		      size_t n)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	size_t i;
 	int r;
 
-	rds_begin(&q, e);
 	for (i = 0; i < n; i++) {
 		rds_command(&q, "sk", "GET", "i", heads[i].ino);
 		rds_command(&q, "scss", "LRANGE", heads[i].ino, (uint32_t)0, "0", "-1");
@@ -121,7 +116,6 @@ int rds_op_read_heads(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cf
 	r = rds_run(&q, ctx, CFS_META_OP_read_chunk);
 	for (i = 0; !r && i < n; i++)
 		head_reply(&heads[i], q.reply[3 * i], q.reply[3 * i + 1], q.reply[3 * i + 2]);
-	rds_end(&q);
 	return r;
 }
 
@@ -130,14 +124,10 @@ int rds_op_read_heads(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cf
 /* Limit of names of one file in one directory: a greater count comes from a damaged record. */
 #define NAMES_MAX ((size_t)65536)
 
-/*
- * attr: the attributes after the change. old8: the length before it. parents: the directories of a
- * file with several names, each with the number of names there.
- */
-int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr,
-		     const redisReply *old8, const redisReply *parents, struct cfs_attr *ret,
+int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *a, struct cfs_attr *ret,
 		     struct cfs_usage *ret_usage)
 {
+	const redisReply *attr = a->element[1], *old8 = a->element[2], *parents = a->element[3];
 	struct cfs_usage u = {0};
 	int64_t length, space;
 	uint64_t old;
@@ -208,12 +198,11 @@ static void put_commit(struct rds_request *q, const struct cfs_ctx *ctx, const s
 static int take_commit(struct rds *rds, struct cfs_commit *c, const redisReply *a,
 		       unsigned *ret_records, struct cfs_usage *ret_usage)
 {
-	int r = rds_change_reply(&rds->engine, c->ino, a->element[1], a->element[2], a->element[4],
-				 &c->attr, ret_usage);
+	int r = rds_change_reply(&rds->engine, c->ino, a, &c->attr, ret_usage);
 
 	if (r)
 		return r;
-	*ret_records = (unsigned)rds_int(a->element[3]);
+	*ret_records = (unsigned)rds_int(a->element[4]);
 	rds_commit_note(rds, c->slice.id);
 	return 0;
 }
@@ -237,15 +226,10 @@ static int append(struct rds_request *q, const struct cfs_ctx *ctx, struct cfs_c
 int rds_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
 			unsigned *ret_records, struct cfs_usage *ret_usage)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	int r = cfs_rules_record(c->indx, &c->slice);
 
-	if (r)
-		return r;
-	rds_begin(&q, e);
-	r = append(&q, ctx, c, ret_records, ret_usage);
-	rds_end(&q);
-	return r;
+	return r ? r : append(&q, ctx, c, ret_records, ret_usage);
 }
 
 /* ---- group commit ---- */
@@ -362,8 +346,7 @@ size_t rds_op_commit_group(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	while (g->n < n && commits[g->n]->slice.id &&
 	       !cfs_rules_record(commits[g->n]->indx, &commits[g->n]->slice))
 		g->n++;
-	rds_begin(&g->q, e);
-	rds_begin(&g->one, e);
+	g->q.r = g->one.r = rds_of(e);
 	done = g->n > 1 ? run_group(g, ctx, ret) : 0;
 	rds_end(&g->one);
 	rds_end(&g->q);
@@ -388,23 +371,20 @@ int rds_op_find_commit(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 		       bool released, struct cfs_usage *ret_usage)
 {
 	struct cfs_slice *list = NULL;
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	unsigned records;
 	ssize_t n, i;
 	int r;
 
 	if (released)
 		return newest_attr(e, ctx, c);
-	rds_begin(&q, e);
 	q.resent = rds_unknown_commit_find(rds_of(e), c->slice.id, q.key, q.token);
 	if (q.resent) {
 		r = append(&q, ctx, c, &records, ret_usage);
 		if (!r)
 			r = newest_attr(e, ctx, c);
-		rds_end(&q);
 		return r;
 	}
-	rds_end(&q);
 	n = rds_op_read_chunk(e, ctx, c->ino, c->indx, &list);
 	for (i = 0; i < n && list[i].id != c->slice.id; i++)
 		;
@@ -459,20 +439,18 @@ int rds_find_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t i
 				       rds_of(e)->prefix, ino) -
 		      1;
 	const redisReply *page;
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	struct rds_cursor cursor = {0};
 	size_t i;
 	int r;
 
 	ret->len = 0;
-	rds_begin(&q, e);
 	do {
 		r = rds_page(&q, ctx, CFS_META_OP_read_chunk, &cursor, SCAN_KEYS, pattern, &page,
 			     "s", "SCAN");
 		for (i = 0; !r && i < page->elements; i++)
 			r = add_index(ret, page->element[i]->str, page->element[i]->len, skip);
 	} while (!r && cursor.at);
-	rds_end(&q);
 	order_indexes(ret);
 	return r;
 }
@@ -496,41 +474,29 @@ bool rds_wants_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t
 	return false;
 }
 
-/* The last step of truncate and fallocate. */
-static int end_change(struct rds_request *q, struct cfs_engine *e, cfs_ino_t ino, int r,
-		      const redisReply *a, struct cfs_attr *ret, struct cfs_usage *ret_usage)
-{
-	if (!r)
-		r = rds_change_reply(e, ino, a->element[1], a->element[2], a->element[3], ret,
-				     ret_usage);
-	rds_end(q);
-	return r;
-}
-
 int rds_op_truncate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length,
 		    struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
 	struct rds_chunks k = {0};
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	redisReply *a;
 	int r;
 
 	if (length >= CFS_FILE_MAX)
 		return -EFBIG;
-	rds_begin(&q, e);
 	do
 		r = rds_script(&q, ctx, CFS_META_OP_truncate, &rds_truncate_lua, &a, "u8tssbb", ino,
 			       length, ctx->now, cfs_host_is_open(e->host, ino) ? "1" : "0",
 			       rds_stats(rds_of(e)), k.seen.p, k.seen.len, k.found.p, k.found.len);
 	while (rds_wants_chunks(e, ctx, ino, &r, a, &k));
-	return end_change(&q, e, ino, r, a, ret, ret_usage);
+	return r ? r : rds_change_reply(e, ino, a, ret, ret_usage);
 }
 
 int rds_op_fallocate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, unsigned mode,
 		     uint64_t off, uint64_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
 	struct rds_chunks k = {0};
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	char line[128];
 	redisReply *a;
 	int r;
@@ -540,23 +506,21 @@ int rds_op_fallocate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	if (off >= CFS_FILE_MAX || len >= CFS_FILE_MAX - off)
 		return -EFBIG;
 	snprintf(line, sizeof(line), "%" PRIu64 ",%u,%" PRIu64 ",%" PRIu64, ino, mode, off, len);
-	rds_begin(&q, e);
 	do
 		r = rds_script(&q, ctx, CFS_META_OP_fallocate, &rds_fallocate_lua, &a, "uu88tssbbs",
 			       ino, (uint64_t)mode, off, off + len, ctx->now,
 			       cfs_host_is_open(e->host, ino) ? "1" : "0", rds_stats(rds_of(e)),
 			       k.seen.p, k.seen.len, k.found.p, k.found.len, line);
 	while (rds_wants_chunks(e, ctx, ino, &r, a, &k));
-	return end_change(&q, e, ino, r, a, ret, ret_usage);
+	return r ? r : rds_change_reply(e, ino, a, ret, ret_usage);
 }
 
 int rds_chunk_end(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t *ret)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	struct cfs_attr attr;
 	int r;
 
-	rds_begin(&q, e);
 	rds_command(&q, "sk", "GET", "i", ino);
 	rds_command(&q, "sKu", "HGET", "zcachefs:top", ino);
 	r = rds_run(&q, ctx, CFS_META_OP_read_chunk);
@@ -567,7 +531,6 @@ int rds_chunk_end(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 			       CFS_DIV_UP(attr.length, CFS_CHUNK_SIZE));
 	else if (r == -ENOENT)
 		*ret = 0;
-	rds_end(&q);
 	return r == -ENOENT ? 0 : r;
 }
 
@@ -576,11 +539,10 @@ ssize_t rds_op_list_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_
 {
 	struct rds_bytes found = {0};
 	uint64_t stop, indx;
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	size_t n = 0, i;
 	int r = rds_chunk_end(e, ctx, ino, &stop);
 
-	rds_begin(&q, e);
 	if (!r && stop > (uint64_t)first + RDS_CHUNKS_ONE_BY_ONE) {
 		r = rds_find_chunks(e, ctx, ino, &found);
 		for (i = 0; i < found.len / 4 && !r; i++) {
@@ -607,7 +569,6 @@ ssize_t rds_op_list_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_
 				ret[n++] = (struct cfs_chunk_len){(uint32_t)(indx + k),
 								  (uint32_t)rds_int(q.reply[k])};
 	}
-	rds_end(&q);
 	free(found.p);
 	return r ? r : (ssize_t)n;
 }

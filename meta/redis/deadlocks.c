@@ -76,10 +76,10 @@ static int read_keys(struct cfs_engine *e, const char *kind, struct keys *ret)
 static int read_holders(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *kind,
 			cfs_ino_t ino, struct keys *ret)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	uint64_t sid;
 	size_t i, used;
-	int r = rds_ask(&q, e, ctx, CFS_META_OP_lock, "sk", "HKEYS", kind, ino);
+	int r = rds_ask(&q, ctx, CFS_META_OP_lock, "sk", "HKEYS", kind, ino);
 
 	for (i = 0; !r && i < q.reply[0]->elements; i++) {
 		const redisReply *f = q.reply[0]->element[i];
@@ -87,7 +87,6 @@ static int read_holders(struct cfs_engine *e, const struct cfs_ctx *ctx, const c
 		if (rds_number(f->str, f->len, &sid, &used) && used < f->len && f->str[used] == '_')
 			r = note_number(ret, sid);
 	}
-	rds_end(&q);
 	drop_duplicates(ret);
 	return r;
 }
@@ -95,11 +94,11 @@ static int read_holders(struct cfs_engine *e, const struct cfs_ctx *ctx, const c
 /* A session's record is made before its first lock and removed after its last. */
 static int is_gone(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)
 {
-	struct rds_request q;
-	int r = rds_ask(&q, e, ctx, CFS_META_OP_session, "sKu", "ZSCORE", "allSessions", sid);
+	RDS_REQUEST(q, e);
+	int r = rds_ask(&q, ctx, CFS_META_OP_session, "sKu", "ZSCORE", "allSessions", sid);
+
 	if (!r)
 		r = rds_is_nil(q.reply[0]);
-	rds_end(&q);
 	return r;
 }
 
@@ -107,19 +106,13 @@ static int is_gone(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid
 static int check_lock(struct search *s, const char *kind, uint64_t n, uint64_t sid)
 {
 	struct cfs_ctx ctx = rds_page_ctx();
-	struct rds_request q;
-	redisReply *a;
 	int r = is_gone(s->e, &ctx, sid);
 
 	if (r <= 0)
 		return r;
-	r = 0;
-	if (s->repair) {
-		rds_begin(&q, s->e);
-		r = rds_script(&q, &ctx, CFS_META_OP_lock, &rds_drop_dead_locks_lua, &a, "suu",
-			       kind, n, sid);
-		rds_end(&q);
-	}
+	r = s->repair ? rds_change(s->e, &ctx, CFS_META_OP_lock, &rds_drop_dead_locks_lua, "suu",
+				   kind, n, sid)
+		      : 0;
 	/* The session was created again. */
 	if (r == -EAGAIN)
 		return 0;

@@ -166,7 +166,7 @@ int rds_find_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		     uint64_t *ret_length)
 {
 	const redisReply *page;
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	struct rds_cursor cursor = {0};
 	char pattern[40];
 	bool found = false;
@@ -175,14 +175,12 @@ int rds_find_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	int r;
 
 	snprintf(pattern, sizeof(pattern), "%" PRIu64 ":*", ino);
-	rds_begin(&q, e);
 	do {
 		r = rds_page(&q, ctx, CFS_META_OP_delete, &cursor, 4096, pattern, &page, "sK",
 			     "ZSCAN", "delfiles");
 		for (i = 0; !r && i < page->elements; i += 2)
 			found |= parse_member(page->element[i], &there, ret_length);
 	} while (!r && !found && cursor.at);
-	rds_end(&q);
 	return r ? r : found ? 0 : -ENOENT;
 }
 
@@ -195,13 +193,11 @@ struct range {
 static int delete_in(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		     const struct range *g, cfs_engine_slice_fn dead, void *arg, uint64_t *ret_next)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	redisReply *a;
-	int r;
+	int r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_delete_chunk_lua, &a, "uuu", ino,
+			   g->first, g->stop);
 
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_delete_chunk_lua, &a, "uuu", ino, g->first,
-		       g->stop);
 	if (r == -EBUSY)
 		cfs_err("inode exists, its data is not deleted: inode=%" PRIu64, ino);
 	else if (r == -EIO)
@@ -210,7 +206,6 @@ static int delete_in(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		*ret_next = (uint64_t)rds_int(a->element[1]);
 		rds_each_pair(a->element[2], dead, arg);
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -300,13 +295,13 @@ int rds_op_drop_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 int rds_op_each_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
 			size_t limit, cfs_engine_delfile_fn fn, void *arg)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	char before[32];
 	size_t i;
 	int r;
 
 	snprintf(before, sizeof(before), "(%" PRId64, before_s);
-	r = rds_ask(&q, e, ctx, CFS_META_OP_delete, "sKsssssu", "ZRANGEBYSCORE", "delfiles", "-inf",
+	r = rds_ask(&q, ctx, CFS_META_OP_delete, "sKsssssu", "ZRANGEBYSCORE", "delfiles", "-inf",
 		    before, "WITHSCORES", "LIMIT", "0", (uint64_t)limit);
 	for (i = 0; !r && i + 1 < q.reply[0]->elements; i += 2) {
 		cfs_ino_t ino;
@@ -317,7 +312,6 @@ int rds_op_each_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 		rds_deletions_add(rds_of(e), ino, length);
 		r = fn(arg, ino, length, rds_int(q.reply[0]->element[i + 1]));
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -345,17 +339,14 @@ static int end_sustained(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64
 			 cfs_ino_t ino, bool stale, uint64_t *ret_length,
 			 struct cfs_usage *ret_usage)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	redisReply *a;
-	int r;
+	int r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_end_sustained_lua, &a, "u8uts", ino,
+			   ino, sid, ctx->now, stale ? "1" : "0");
 
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_end_sustained_lua, &a, "u8uts", ino, ino,
-		       sid, ctx->now, stale ? "1" : "0");
 	if (!r)
 		r = a->elements == 1 ? -ENOENT
 				     : rds_deleted_reply(rds_of(e), ino, a, ret_length, ret_usage);
-	rds_end(&q);
 	return r;
 }
 
@@ -368,13 +359,13 @@ int rds_op_end_sustained(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64
 int rds_end_sustained_all(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)
 {
 	struct cfs_usage usage;
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	uint64_t length;
 	size_t i, n;
 	int r;
 
 	do {
-		rds_begin(&q, e);
+		rds_again(&q);
 		rds_command(&q, "sks", "SRANDMEMBER", "session", sid, "100");
 		r = rds_run(&q, ctx, CFS_META_OP_delete);
 		n = r ? 0 : q.reply[0]->elements;
@@ -382,7 +373,6 @@ int rds_end_sustained_all(struct cfs_engine *e, const struct cfs_ctx *ctx, uint6
 			r = end_sustained(e, ctx, sid,
 					  strtoull(q.reply[0]->element[i]->str, NULL, 10), true,
 					  &length, &usage);
-		rds_end(&q);
 	} while (n && (r >= 0 || r == -ENOENT));
 	return r == -ENOENT ? 0 : r;
 }
@@ -407,12 +397,11 @@ int rds_op_each_dead_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, size
 			   cfs_engine_slice_fn fn, void *arg)
 {
 	const redisReply *page;
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	struct rds_cursor cursor = {0};
 	size_t n = 0, i;
 	int r;
 
-	rds_begin(&q, e);
 	do {
 		r = rds_page(&q, ctx, CFS_META_OP_delete, &cursor, 4096, NULL, &page, "sK", "HSCAN",
 			     "sliceRef");
@@ -428,7 +417,6 @@ int rds_op_each_dead_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, size
 			r = fn(arg, id, size);
 		}
 	} while (!r && n < limit && cursor.at);
-	rds_end(&q);
 	return r;
 }
 
@@ -458,7 +446,7 @@ int rds_op_compact_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 {
 	uint64_t begun_ms = cfs_now_ms();
 	uint8_t record[CFS_SLICE_BYTES];
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	uint8_t *list;
 	char line[160];
 	redisReply *a;
@@ -475,7 +463,6 @@ int rds_op_compact_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 	cfs_slice_encode(merged, record);
 	snprintf(line, sizeof(line), "%" PRIu64 ",%u,%zu,%zu,%u,%" PRIu64 ",%u", ino, indx, skipped,
 		 head_n - skipped, merged->pos, merged->id, merged->size);
-	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_compact, &rds_compact_chunk_lua, &a, "uububuusis", ino,
 		       (uint64_t)indx, list, head_n * CFS_SLICE_BYTES, (uint64_t)skipped, record,
 		       sizeof(record), merged->id, (uint64_t)merged->size, trash ? "1" : "0",
@@ -486,7 +473,6 @@ int rds_op_compact_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 	} else if (r == -ETIMEDOUT) {
 		rds_unknown_commit_add(rds_of(e), merged->id, begun_ms, q.key, q.token);
 	}
-	rds_end(&q);
 	free(list);
 	return r;
 }
@@ -501,14 +487,13 @@ static int find_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 			char field[64])
 {
 	const redisReply *page;
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	struct rds_cursor cursor = {0};
 	char damaged[64] = "";
 	size_t i;
 	int r;
 
 	field[0] = '\0';
-	rds_begin(&q, e);
 	do {
 		r = rds_page(&q, ctx, CFS_META_OP_delete, &cursor, 512, NULL, &page, "sK", "HSCAN",
 			     "delSlices");
@@ -521,7 +506,6 @@ static int find_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 					 64, "%s", name);
 		}
 	} while (!r && !field[0] && cursor.at);
-	rds_end(&q);
 	if (r || field[0] || !damaged[0])
 		return r;
 	cfs_warn("delayed entry is damaged, not expired: entry=%s", damaged);
@@ -531,18 +515,16 @@ static int find_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 int rds_op_expire_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
 			  cfs_engine_slice_fn dead, void *arg)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	char field[64];
 	redisReply *a;
 	int r = find_delayed(e, ctx, before_s, field);
 
 	if (r || !field[0])
 		return r ? r : 1;
-	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_expire_delayed_lua, &a, "s", field);
 	if (!r)
 		rds_each_pair(a->element[1], dead, arg);
-	rds_end(&q);
 	/* 1: another client has expired this entry; there may be more. */
 	return r > 0 ? 0 : r;
 }

@@ -94,18 +94,13 @@ static int put_row(struct rds_request *q, enum cfs_meta_table table, const struc
 static int put_refs(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_row *rows,
 		    size_t n)
 {
-	struct rds_request q;
-	redisReply *a;
+	RDS_REQUEST(q, e);
 	size_t i;
-	int r;
 
-	rds_begin(&q, e);
 	rds_script_begin(&q, ctx, &rds_put_refs_lua, 3 * n);
 	for (i = 0; i < n; i++)
 		rds_words(&q, "uui", rows[i].ref.id, (uint64_t)rows[i].ref.size, rows[i].ref.refs);
-	r = rds_script_run(&q, ctx, CFS_META_OP_other, &a);
-	rds_end(&q);
-	return r;
+	return rds_script_run(&q, ctx, CFS_META_OP_other, NULL);
 }
 
 /* Raises the counter of rule ids above the loaded ids. */
@@ -134,7 +129,7 @@ int rds_op_put_rows(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_me
 		    const struct cfs_row *rows, size_t n)
 {
 	enum { ONE_SCRIPT = 1000 };
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	size_t i;
 	int r = 0;
 
@@ -145,14 +140,12 @@ int rds_op_put_rows(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_me
 			r = put_refs(e, ctx, rows + i, n - i < ONE_SCRIPT ? n - i : ONE_SCRIPT);
 		return r;
 	}
-	rds_begin(&q, e);
 	for (i = 0; i < n && !r; i++)
 		r = put_row(&q, table, &rows[i]);
 	if (!r && q.n)
 		r = rds_run(&q, ctx, CFS_META_OP_other);
 	if (!r && table == CFS_TABLE_ACL)
 		r = raise_acl_id(&q, ctx, rows, n);
-	rds_end(&q);
 	return r;
 }
 
@@ -161,15 +154,12 @@ int rds_op_put_rows(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_me
 int rds_op_trim_changelog(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
 			  int64_t max_lines)
 {
-	struct rds_request q;
-	redisReply *a;
+	RDS_REQUEST(q, e);
 	int r;
 
-	rds_begin(&q, e);
 	do
-		r = rds_script(&q, ctx, CFS_META_OP_other, &rds_trim_changelog_lua, &a, "iii",
+		r = rds_script(&q, ctx, CFS_META_OP_other, &rds_trim_changelog_lua, NULL, "iii",
 			       before_s, max_lines, (int64_t)1000);
 	while (r == 1 && !cfs_deadline_passed(ctx->deadline));
-	rds_end(&q);
 	return r < 0 ? r : 0;
 }

@@ -91,9 +91,8 @@ static int store(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 {
 	char hex[20], line[160];
 	struct cfs_plock *v = NULL;
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	uint8_t *bytes;
-	redisReply *a;
 	ssize_t n = cfs_rules_plock_apply(mine->v, mine->n, lock, &v);
 	size_t i;
 	int r;
@@ -110,13 +109,11 @@ static int store(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	snprintf(line, sizeof(line), "%" PRIu64 ",%" PRIu64 ",%c,%" PRIu64 ",%" PRIu64 ",%u", ino,
 		 owner, cfs_lock_letter(lock->type), lock->start, lock->end,
 		 lock->type == CFS_LOCK_NONE ? 0 : lock->pid);
-	rds_begin(&q, e);
 	rds_script_begin(&q, ctx, &rds_setlk_lua, 5 + all->elements);
 	rds_words(&q, "uusbs", ino, sid, hex, bytes, (size_t)n * CFS_PLOCK_BYTES, line);
 	for (i = 0; i < all->elements; i++)
 		rds_words(&q, "b", all->element[i]->str, all->element[i]->len);
-	r = rds_script_run(&q, ctx, CFS_META_OP_lock, &a);
-	rds_end(&q);
+	r = rds_script_run(&q, ctx, CFS_META_OP_lock, NULL);
 	free(bytes);
 	free(v);
 	return r;
@@ -126,12 +123,11 @@ int rds_op_setlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		 uint64_t owner, const struct cfs_plock *lock)
 {
 	unsigned races = 0;
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	char mine[48];
 	int r;
 
 	field_of(sid, owner, mine);
-	rds_begin(&q, e);
 	do {
 		struct conflict c;
 		struct list l = {0};
@@ -147,7 +143,6 @@ int rds_op_setlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			r = store(e, ctx, ino, sid, owner, lock, q.reply[0], &l);
 		free(l.v);
 	} while (r == -EBUSY && ++races < RACES && !cfs_deadline_passed(ctx->deadline));
-	rds_end(&q);
 	return r;
 }
 
@@ -155,13 +150,13 @@ int rds_op_getlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		 uint64_t owner, struct cfs_plock *lock, uint64_t *ret_sid, uint64_t *ret_owner)
 {
 	struct list l = {0};
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	struct conflict c;
 	char mine[48];
 	int r;
 
 	field_of(sid, owner, mine);
-	r = rds_ask(&q, e, ctx, CFS_META_OP_lock, "sk", "HGETALL", "lockp", ino);
+	r = rds_ask(&q, ctx, CFS_META_OP_lock, "sk", "HGETALL", "lockp", ino);
 	if (!r)
 		r = find_conflict(ino, q.reply[0], mine, lock, &l, &c);
 	free(l.v);
@@ -172,6 +167,5 @@ int rds_op_getlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	} else if (!r) {
 		lock->type = CFS_LOCK_NONE;
 	}
-	rds_end(&q);
 	return r;
 }

@@ -31,30 +31,28 @@ static int entry_reply(const redisReply *entry, const redisReply *attr, struct c
 int rds_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,
 		  const char *name, size_t len, struct cfs_entry *ret)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	redisReply *a;
-	int r;
+	int r = rds_script(&q, ctx, CFS_META_OP_lookup, &rds_lookup_lua, &a, "ub", parent, name,
+			   len);
 
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_lookup, &rds_lookup_lua, &a, "ub", parent, name, len);
 	if (!r)
 		r = a->elements == 3 ? entry_reply(a->element[1], a->element[2], ret) : -EIO;
 	if (!r)
 		rds_cache_name(rds_of(e), parent, name, len, ret, a->element[2]);
-	rds_end(&q);
 	return r;
 }
 
 int rds_op_getattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		   struct cfs_attr *ret)
 {
-	struct rds_request q;
-	int r = rds_ask(&q, e, ctx, CFS_META_OP_getattr, "sk", "GET", "i", ino);
+	RDS_REQUEST(q, e);
+	int r = rds_ask(&q, ctx, CFS_META_OP_getattr, "sk", "GET", "i", ino);
+
 	if (!r)
 		r = rds_attr_reply(q.reply[0], ret);
 	if (!r)
 		rds_cache_attr(rds_of(e), ino, q.reply[0], ret);
-	rds_end(&q);
 	return r;
 }
 
@@ -62,8 +60,9 @@ int rds_op_readlink(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t i
 		    char buf[CFS_SYMLINK_MAX + 1])
 {
 	struct cfs_attr attr;
-	struct rds_request q;
-	int r = rds_ask(&q, e, ctx, CFS_META_OP_readlink, "sk", "GET", "s", ino);
+	RDS_REQUEST(q, e);
+	int r = rds_ask(&q, ctx, CFS_META_OP_readlink, "sk", "GET", "s", ino);
+
 	if (!r && rds_is_nil(q.reply[0])) {
 		r = rds_op_getattr(e, ctx, ino, &attr);
 		if (!r)
@@ -74,7 +73,6 @@ int rds_op_readlink(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t i
 		memcpy(buf, q.reply[0]->str, q.reply[0]->len);
 		buf[q.reply[0]->len] = '\0';
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -122,7 +120,7 @@ static int mknod_by_rules(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	uint8_t record[RDS_ATTR_MAX], who[RDS_WHO_MAX];
 	cfs_auto_free char *line = mknod_line(rds, ctx, req);
 	struct cfs_attr attr;
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	redisReply *a = NULL;
 	size_t len;
 	int r;
@@ -131,7 +129,6 @@ static int mknod_by_rules(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		return -ENOMEM;
 	cfs_rules_new_inode(ctx, req, &plain, &attr);
 	len = rds_attr_encode(&attr, record);
-	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_mknod, &rds_mknod_lua, &a, "u8bu8bbtsubsu", req->parent,
 		       req->parent, req->name, req->name_len, ino, ino, record, len, who,
 		       rds_who(ctx, who), ctx->now, rds_stats(rds), (uint64_t)req->mode,
@@ -143,7 +140,6 @@ static int mknod_by_rules(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		/* A name whose inode is missing exists too. */
 		entry_reply(a->element[1], a->element[2], ret);
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -190,14 +186,12 @@ static int link_name(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 {
 	struct rds *rds = rds_of(e);
 	uint8_t who[RDS_WHO_MAX];
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	redisReply *a;
-	int r;
+	int r = rds_script(&q, ctx, CFS_META_OP_link, &rds_link_lua, &a, "uu88bbtsu", parent, ino,
+			   parent, ino, name, len, who, rds_who(ctx, who), ctx->now, rds_stats(rds),
+			   sid);
 
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_link, &rds_link_lua, &a, "uu88bbtsu", parent, ino,
-		       parent, ino, name, len, who, rds_who(ctx, who), ctx->now, rds_stats(rds),
-		       sid);
 	if (!r)
 		r = rds_attr_reply(a->element[1], ret);
 	if (!r) {
@@ -206,7 +200,6 @@ static int link_name(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		rds_cache_name(rds, parent, name, len,
 			       &(struct cfs_entry){.ino = ino, .attr = *ret}, a->element[1]);
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -231,14 +224,13 @@ int rds_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t in
 		   const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
 	uint8_t who[RDS_WHO_MAX], uid[4], gid[4];
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	struct cfs_attr old;
 	redisReply *a;
 	int r;
 
 	cfs_put_be32(uid, in->uid);
 	cfs_put_be32(gid, in->gid);
-	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_setattr, &rds_setattr_lua, &a, "uuubbuutttbtu", ino,
 		       (uint64_t)set, (uint64_t)(in->mode & 07777), uid, (size_t)4, gid, (size_t)4,
 		       (uint64_t)in->flags, (uint64_t)in->tier,
@@ -253,7 +245,6 @@ int rds_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t in
 		rds_cache_attr(rds_of(e), ino, a->element[1], ret);
 		cfs_usage_owner(ret_usage, &old, ret);
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -272,17 +263,12 @@ enum { DIRS_PER_SCRIPT = 100 };
 static int touch_dirs(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_dir_time *v,
 		      size_t n)
 {
-	struct rds_request q;
-	redisReply *a;
-	int r;
+	RDS_REQUEST(q, e);
 
-	rds_begin(&q, e);
 	rds_script_begin(&q, ctx, &rds_touch_dirs_lua, 3 * n);
 	for (size_t i = 0; i < n; i++)
 		rds_words(&q, "utt", v[i].dir, v[i].time, v[i].until);
-	r = rds_script_run(&q, ctx, CFS_META_OP_other, &a);
-	rds_end(&q);
-	return r;
+	return rds_script_run(&q, ctx, CFS_META_OP_other, NULL);
 }
 
 int rds_op_touch_dirs(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_dir_time *v,
@@ -304,20 +290,17 @@ int rds_op_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char
 	struct rds *rds = rds_of(e);
 	uint8_t record[RDS_ATTR_MAX];
 	size_t len = rds_attr_encode(&attr, record);
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	redisReply *a;
-	int r;
+	int r = rds_script(&q, ctx, CFS_META_OP_mknod, &rds_trash_dir_lua, &a, "u88uusbs",
+			   CFS_TRASH_INO, CFS_TRASH_INO, CFS_ROOT_INO, CFS_TRASH_INO >> 32,
+			   CFS_TRASH_INO & 0xFFFFFFFF, name, record, len, rds_stats(rds));
 
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_mknod, &rds_trash_dir_lua, &a, "u88uusbs",
-		       CFS_TRASH_INO, CFS_TRASH_INO, CFS_ROOT_INO, CFS_TRASH_INO >> 32,
-		       CFS_TRASH_INO & 0xFFFFFFFF, name, record, len, rds_stats(rds));
 	if (!r) {
 		*ret = a->element[1]->len == 8 ? cfs_get_be64(a->element[1]->str) : 0;
 		r = cfs_ino_is_trash(*ret) ? 0 : -EIO;
 	}
 	if (!r && a->elements > 2)
 		cfs_usage_inode(ret_usage, &attr, 1);
-	rds_end(&q);
 	return r;
 }

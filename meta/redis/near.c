@@ -145,17 +145,13 @@ static int read_window(struct cfs_engine *e, struct rds_near *near, cfs_ino_t di
 static int confirm(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, cfs_ino_t ino,
 		   const char *name, size_t len)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	cfs_ino_t is = 0;
 	uint8_t type;
-	int r;
+	int r = rds_ask(&q, ctx, CFS_META_OP_other, "skb", "HGET", "d", dir, name, len);
 
-	rds_begin(&q, e);
-	rds_command(&q, "skb", "HGET", "d", dir, name, len);
-	r = rds_run(&q, ctx, CFS_META_OP_other);
 	if (!r && rds_is_bytes(q.reply[0]))
 		rds_entry_decode(q.reply[0]->str, q.reply[0]->len, &type, &is);
-	rds_end(&q);
 	return r ? r : is == ino;
 }
 

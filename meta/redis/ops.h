@@ -50,11 +50,10 @@ int rds_unlink_optimistic(CFS_ENG, CFS_CTX, const struct cfs_engine_remove *req,
 /* The records of a chunk list; *ret is malloc'ed, NULL when there are none. -EIO: damaged. */
 int rds_records_reply(const redisReply *list, cfs_ino_t ino, uint32_t indx, struct cfs_slice **ret);
 /*
- * Reads the answer of a change of data: the attributes after it, the length before it, and the
- * directories of a file with several names with their numbers of names. Fills *ret and *ret_usage.
+ * Reads the answer of a change of data: the attributes after it, the length before it, and for a file
+ * with several names each directory and the number of its names there.
  */
-int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr,
-		     const redisReply *old8, const redisReply *parents, struct cfs_attr *ret,
+int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *a, struct cfs_attr *ret,
 		     struct cfs_usage *ret_usage);
 /*
  * Numbers of all chunks of the inode, u32 big-endian each, ascending, found by a scan of the whole

@@ -90,7 +90,7 @@ int rds_mknod_optimistic(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	bool link = req->type == CFS_TYPE_SYMLINK;
 	struct rds *rds = rds_of(e);
 	struct cfs_attr attr, dir;
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	int r;
 
 	/* mkdir also changes the record of the parent. */
@@ -100,14 +100,12 @@ int rds_mknod_optimistic(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		return 0;
 	cfs_rules_new_inode(ctx, req, &dir, &attr);
 	rds_entry_encode(attr.type, ino, entry);
-	rds_begin(&q, e);
 	rds_script_begin(&q, ctx, &rds_mknod_optimistic_lua, link ? 7 : 6);
 	rds_words(&q, "ububbb", req->parent, req->name, req->name_len, ino, entry, sizeof(entry),
 		  record, rds_attr_encode(&attr, record), expected, checked_part(&dir, expected));
 	if (link)
 		rds_words(&q, "b", req->target, req->target_len);
 	r = run(&q, ctx, CFS_META_OP_mknod, req->parent, &dir);
-	rds_end(&q);
 	if (r <= 0)
 		return r;
 	*ret = attr;
@@ -186,7 +184,7 @@ int rds_unlink_optimistic(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	struct removal a = {.req = req};
 	struct cfs_attr after;
 	enum cfs_removal_outcome outcome;
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	int r;
 
 	if (!may_try(e, req->parent) ||
@@ -201,7 +199,6 @@ int rds_unlink_optimistic(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	rds_entry_encode(after.type, a.victim.ino, a.entry);
 	a.record_len = rds_attr_encode(&after, a.record);
 	a.expected_len = checked_part(&a.dir, a.expected);
-	rds_begin(&q, e);
 	if (outcome == CFS_REMOVED_TRASHED) {
 		after.ctime = ctx->now;
 		after.parent = req->trash;
@@ -210,7 +207,6 @@ int rds_unlink_optimistic(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		put_delete(&q, ctx, &a);
 	}
 	r = run(&q, ctx, CFS_META_OP_unlink, req->parent, &a.dir);
-	rds_end(&q);
 	cfs_optimistic_file_forget(&rds->optimistic, a.victim.ino);
 	if (r <= 0)
 		return r;

@@ -22,10 +22,9 @@ static const char *const hashes[] = {
 int rds_op_get_dir_stat(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir,
 			struct cfs_dir_stat *ret)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	int r;
 
-	rds_begin(&q, e);
 	rds_command(&q, "sKu", "HGET", "dirDataLength", dir);
 	rds_command(&q, "sKu", "HGET", "dirUsedSpace", dir);
 	rds_command(&q, "sKu", "HGET", "dirUsedInodes", dir);
@@ -38,7 +37,6 @@ int rds_op_get_dir_stat(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 			.space = rds_int(q.reply[1]),
 			.inodes = rds_int(q.reply[2]),
 		};
-	rds_end(&q);
 	return r;
 }
 
@@ -57,19 +55,14 @@ int rds_op_clear_dir_stats(struct cfs_engine *e, const struct cfs_ctx *ctx)
 static int add_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t space, int64_t inodes,
 		     const struct cfs_usage_dir *dirs, size_t n)
 {
-	struct rds_request q;
-	redisReply *a;
+	RDS_REQUEST(q, e);
 	size_t i;
-	int r;
 
-	rds_begin(&q, e);
 	rds_script_begin(&q, ctx, &rds_add_usage_lua, 2 + 4 * n);
 	rds_words(&q, "ii", space, inodes);
 	for (i = 0; i < n; i++)
 		rds_words(&q, "uiii", dirs[i].dir, dirs[i].length, dirs[i].space, dirs[i].inodes);
-	r = rds_script_run(&q, ctx, CFS_META_OP_other, &a);
-	rds_end(&q);
-	return r;
+	return rds_script_run(&q, ctx, CFS_META_OP_other, NULL);
 }
 
 int rds_op_add_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *mark,
@@ -125,12 +118,11 @@ static void ask_usage(struct rds_request *q, const char *hash, const char *what,
 int rds_op_each_quota(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_engine_quota_fn fn,
 		      void *arg)
 {
-	struct rds_request limits, used;
+	RDS_REQUEST(limits, e);
+	RDS_REQUEST(used, e);
 	size_t k, at = 0;
 	int r;
 
-	rds_begin(&limits, e);
-	rds_begin(&used, e);
 	for (k = 0; k < CFS_ARRAY_SIZE(hashes); k++)
 		rds_command(&limits, "sK", "HGETALL", hashes[k]);
 	r = rds_run(&limits, ctx, CFS_META_OP_other);
@@ -149,8 +141,6 @@ int rds_op_each_quota(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_engin
 			    used.reply[at + 1], fn, arg);
 		at += 2;
 	}
-	rds_end(&limits);
-	rds_end(&used);
 	return r;
 }
 
@@ -188,20 +178,15 @@ int rds_op_add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, cons
 			   const struct cfs_quota *deltas, size_t n)
 {
 	uint8_t limits[LIMIT_BYTES];
-	struct rds_request q;
-	redisReply *a;
+	RDS_REQUEST(q, e);
 	size_t i;
-	int r;
 
 	encode(-1, -1, limits);
-	rds_begin(&q, e);
 	rds_script_begin(&q, ctx, &rds_add_quota_usage_lua, 2 + 5 * n);
 	rds_words(&q, "us", cfs_host_sid(e->host), mark ? mark : "");
 	for (i = 0; i < n; i++)
 		rds_words(&q, "suiib", hashes[deltas[i].kind], deltas[i].key, deltas[i].used_space,
 			  deltas[i].used_inodes, limits,
 			  deltas[i].kind == CFS_QUOTA_DIR ? (size_t)0 : sizeof(limits));
-	r = rds_script_run(&q, ctx, CFS_META_OP_other, &a);
-	rds_end(&q);
-	return r;
+	return rds_script_run(&q, ctx, CFS_META_OP_other, NULL);
 }

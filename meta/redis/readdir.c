@@ -281,17 +281,15 @@ static int scan_names(struct cfs_engine *e, const struct cfs_ctx *ctx, struct fi
 {
 	struct rds_cursor cursor = {0};
 	const redisReply *page;
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	int r;
 
-	rds_begin(&q, e);
 	do {
 		r = rds_page(&q, ctx, CFS_META_OP_readdir, &cursor, 4 * BATCH, NULL, &page, "sk",
 			     "HSCAN", "d", f->w->dir);
 		if (!r)
 			r = add_batch(f, page);
 	} while (!r && cursor.at);
-	rds_end(&q);
 	return r;
 }
 
@@ -399,18 +397,15 @@ static bool same_entry(const redisReply *entry, const struct name *n)
 /* Delivers a name that leads to another inode than at the time of the scan. */
 static int deliver_replaced(struct listing *l, const struct name *n)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, l->e);
 	redisReply *a;
-	int r;
+	int r = rds_script(&q, l->ctx, CFS_META_OP_readdir, &rds_lookup_lua, &a, "ub", l->dir,
+			   n->text, (size_t)n->len);
 
-	rds_begin(&q, l->e);
-	r = rds_script(&q, l->ctx, CFS_META_OP_readdir, &rds_lookup_lua, &a, "ub", l->dir, n->text,
-		       (size_t)n->len);
 	if (r == -ENOENT)
 		r = 0;
 	else if (!r)
 		r = deliver(l, n->text, n->len, a->element[1], a->element[2]);
-	rds_end(&q);
 	return r;
 }
 
@@ -444,10 +439,9 @@ static int deliver_page(struct listing *l, const struct window *w, size_t at, si
 	struct name *const *v = w->v + at;
 	size_t i, step = l->attrs && !l->fresh ? 2 : 1; /* replies of each part */
 	const redisReply *attr = NULL, *entry;
-	struct rds_request q;
+	RDS_REQUEST(q, l->e);
 	int r = 0;
 
-	rds_begin(&q, l->e);
 	for (i = 0; i < n; i += PART)
 		ask_part(l, &q, v + i, CFS_MIN(n - i, (size_t)PART));
 	if (l->attrs || !l->fresh)
@@ -466,7 +460,6 @@ static int deliver_page(struct listing *l, const struct window *w, size_t at, si
 		else
 			r = deliver(l, v[i]->text, v[i]->len, entry, attr);
 	}
-	rds_end(&q);
 	if (r != LOOK_UP)
 		return r;
 	l->fresh = false;
@@ -557,14 +550,12 @@ static int make_window(struct listing *l, const char *name, size_t len, const re
 static int start_listing(struct listing *l)
 {
 	struct window *w;
-	struct rds_request q;
+	RDS_REQUEST(q, l->e);
 	redisReply *a;
 	bool large;
-	int r;
+	int r = rds_script(&q, l->ctx, CFS_META_OP_readdir, &rds_list_lua, &a, "uus", l->dir,
+			   (uint64_t)BATCH, l->attrs ? "1" : "");
 
-	rds_begin(&q, l->e);
-	r = rds_script(&q, l->ctx, CFS_META_OP_readdir, &rds_list_lua, &a, "uus", l->dir,
-		       (uint64_t)BATCH, l->attrs ? "1" : "");
 	if (!r && a->elements != 4)
 		r = -EIO;
 	if (r)
@@ -581,7 +572,6 @@ static int start_listing(struct listing *l)
 	r = large ? deliver_window(l, w, "", 0) : deliver_all(l, a);
 	leave(rds_of(l->e)->windows, w);
 out:
-	rds_end(&q);
 	return r;
 }
 

@@ -44,28 +44,24 @@ int rds_op_swap_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 int rds_op_drop_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *key)
 {
 	struct place p = place_of(key);
-	struct rds_request q;
-	int r;
+	RDS_REQUEST(q, e);
 
 	if (rds_of(e)->read_only)
 		return -EROFS;
-	r = rds_ask(&q, e, ctx, CFS_META_OP_other, "sKs", "HDEL", p.hash, p.field);
-	rds_end(&q);
-	return r;
+	return rds_ask(&q, ctx, CFS_META_OP_other, "sKs", "HDEL", p.hash, p.field);
 }
 
 int rds_op_get_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *key,
 		      cfs_record_fn fn, void *arg)
 {
 	struct place p = place_of(key);
-	struct rds_request q;
-	int r = rds_ask(&q, e, ctx, CFS_META_OP_other, "sKs", "HGET", p.hash, p.field);
+	RDS_REQUEST(q, e);
+	int r = rds_ask(&q, ctx, CFS_META_OP_other, "sKs", "HGET", p.hash, p.field);
 
 	if (r == 0 && q.reply[0]->type != REDIS_REPLY_STRING)
 		r = -ENOENT;
 	if (r == 0)
 		r = fn(arg, key, q.reply[0]->str, q.reply[0]->len);
-	rds_end(&q);
 	return r;
 }
 
@@ -74,9 +70,9 @@ int rds_op_each_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 {
 	struct place p = place_of(table);
 	char key[CFS_RECORD_KEY_MAX + 1];
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	size_t i;
-	int r = rds_ask(&q, e, ctx, CFS_META_OP_other, "sK", "HGETALL", p.hash);
+	int r = rds_ask(&q, ctx, CFS_META_OP_other, "sK", "HGETALL", p.hash);
 
 	for (i = 0; !r && i + 1 < q.reply[0]->elements; i += 2) {
 		const redisReply *f = q.reply[0]->element[i], *v = q.reply[0]->element[i + 1];
@@ -84,6 +80,5 @@ int rds_op_each_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 		if ((size_t)snprintf(key, sizeof(key), "%s/%s", table, f->str) < sizeof(key))
 			r = fn(arg, key, v->str, v->len);
 	}
-	rds_end(&q);
 	return r;
 }

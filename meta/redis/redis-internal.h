@@ -149,6 +149,7 @@ struct rds_request {
 	/* a script */
 	const struct rds_script *script;
 	unsigned n_words;
+	size_t head;			  /* length of the words that name the script */
 	char key[RDS_KEY_MAX], token[17]; /* key and number of its stored answer */
 	bool resent;			  /* both belong to an earlier request, which is repeated */
 	uint64_t slot;			  /* part of the key; 0: the calling thread's */
@@ -157,8 +158,9 @@ struct rds_request {
 
 /* The shortest time that the server keeps an answer under this key. */
 uint64_t rds_kept_ms(const char *key);
-void rds_begin(struct rds_request *q, struct cfs_engine *e);
 void rds_end(struct rds_request *q);
+/* Declares a request to the engine, which ends with its block. */
+#define RDS_REQUEST(q, e) __attribute__((cleanup(rds_end))) struct rds_request q = {.r = rds_of(e)}
 /* Removes the commands and replies, so that the request can be used for other commands. */
 void rds_again(struct rds_request *q);
 void rds_command(struct rds_request *q, const char *fmt, ...);
@@ -170,13 +172,14 @@ void rds_words_v(struct rds_request *q, const char *fmt, va_list ap);
 void rds_append(struct rds_request *q, const struct rds_request *from);
 /* Runs the commands: 0 and q->reply, none of them an error. */
 int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op);
-/* rds_begin, one command, rds_run. */
-int rds_ask(struct rds_request *q, struct cfs_engine *e, const struct cfs_ctx *ctx,
-	    enum cfs_meta_op op, const char *fmt, ...);
+/* Runs one command. */
+int rds_ask(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op, const char *fmt,
+	    ...);
 /*
  * Runs a script with its arguments; a request has one script and no other command. The answer,
  * *ret, is an array. Returns its first element: 0, a positive number, or a negative errno (*ret is
- * set as well). For a bare script: 0 when the answer is the number 0, else 1.
+ * set as well). For a bare script: 0 when the answer is the number 0, else 1. ret NULL: only the
+ * result is wanted.
  */
 int rds_script(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 	       const struct rds_script *script, redisReply **ret, const char *fmt, ...);

@@ -65,11 +65,10 @@ static int remove_by_rules(struct cfs_engine *e, const struct cfs_ctx *ctx, bool
 	struct rds *rds = rds_of(e);
 	struct open_state k = expected_state(rds, req->parent, req->name, req->name_len);
 	uint8_t who[RDS_WHO_MAX];
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	redisReply *a;
 	int r;
 
-	rds_begin(&q, e);
 	do
 		r = rds_script(&q, ctx, dir ? CFS_META_OP_rmdir : CFS_META_OP_unlink,
 			       &rds_remove_lua, &a, "uu8bsu8btsus", req->parent, k.ino, req->parent,
@@ -88,7 +87,6 @@ static int remove_by_rules(struct cfs_engine *e, const struct cfs_ctx *ctx, bool
 		if (!r && !cfs_ino_is_trash(req->parent))
 			rds_cache_attr(rds, req->parent, a->element[5], &ret->parent);
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -174,11 +172,10 @@ int rds_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	struct rds *rds = rds_of(e);
 	struct open_state k = expected_state(rds, n->dst_parent, n->dst_name, n->dst_len);
 	uint8_t who[RDS_WHO_MAX];
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	redisReply *a;
 	int r;
 
-	rds_begin(&q, e);
 	do
 		r = rds_script(&q, ctx, CFS_META_OP_rename, &rds_rename_lua, &a, "uu8b8buu8btsuus",
 			       n->src_parent, n->dst_parent, n->src_parent, n->src_name, n->src_len,
@@ -191,6 +188,5 @@ int rds_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	if (!r)
 		rds_cache_name(rds, n->dst_parent, n->dst_name, n->dst_len, &ret->moved,
 			       a->element[2]);
-	rds_end(&q);
 	return r;
 }

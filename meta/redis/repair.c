@@ -48,12 +48,11 @@ struct check {
 int rds_each_entry(struct cfs_engine *e, cfs_ino_t dir, rds_entry_fn fn, void *arg)
 {
 	const redisReply *page;
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	struct rds_cursor cursor = {0};
 	size_t i;
 	int r;
 
-	rds_begin(&q, e);
 	do {
 		struct cfs_ctx ctx = rds_page_ctx();
 
@@ -62,7 +61,6 @@ int rds_each_entry(struct cfs_engine *e, cfs_ino_t dir, rds_entry_fn fn, void *a
 		for (i = 0; !r && i + 1 < page->elements; i += 2)
 			r = fn(arg, dir, page->element[i], page->element[i + 1]);
 	} while (!r && cursor.at);
-	rds_end(&q);
 	return r;
 }
 
@@ -90,13 +88,12 @@ static int match_entry(void *arg, cfs_ino_t dir, const redisReply *name, const r
 static int parents_of(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		      cfs_ino_t **ret, size_t *ret_n, bool *ret_single)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	struct cfs_attr attr;
 	cfs_ino_t *v = NULL;
 	size_t i, n = 0;
 	int r;
 
-	rds_begin(&q, e);
 	rds_command(&q, "sk", "GET", "i", ino);
 	rds_command(&q, "sk", "HGETALL", "p", ino);
 	r = rds_run(&q, ctx, CFS_META_OP_other);
@@ -113,7 +110,6 @@ static int parents_of(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t
 	for (i = 0; !r && !attr.parent && i + 1 < q.reply[1]->elements; i += 2)
 		if (rds_int(q.reply[1]->element[i + 1]) > 0)
 			v[n++] = strtoull(q.reply[1]->element[i]->str, NULL, 10);
-	rds_end(&q);
 	*ret = v;
 	*ret_n = n;
 	return r;
@@ -219,13 +215,12 @@ static void drop_duplicates(struct check *a)
 
 static int read_types(struct check *a)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, a->e);
 	size_t i;
 	int r;
 
 	if (!a->n_names)
 		return 0;
-	rds_begin(&q, a->e);
 	for (i = 0; i < a->n_names; i++)
 		rds_command(&q, "skb", "HGET", "d", a->names[i].parent, a->names[i].name,
 			    (size_t)a->names[i].len);
@@ -238,7 +233,6 @@ static int read_types(struct check *a)
 		a->names[i].type = type;
 		a->types_differ |= type != (a->exists ? a->c.attr.type : a->names[0].type);
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -325,11 +319,9 @@ static int sum_entry(void *arg, cfs_ino_t dir, const redisReply *name, const red
 
 static int sum_entries(struct check *a)
 {
-	struct sum s = {.a = a};
-	int r;
+	struct sum s = {.a = a, .q.r = rds_of(a->e)};
+	int r = rds_each_entry(a->e, a->ino, sum_entry, &s);
 
-	rds_begin(&s.q, a->e);
-	r = rds_each_entry(a->e, a->ino, sum_entry, &s);
 	if (!r)
 		r = flush_sum(&s);
 	rds_end(&s.q);
@@ -345,21 +337,21 @@ static bool wanted(struct check *a, enum cfs_damage damage)
 
 static int is_there(struct check *a, const char *command, const char *key)
 {
-	struct rds_request q;
-	int r = rds_ask(&q, a->e, a->ctx, CFS_META_OP_other, "sKu", command, key, a->ino);
+	RDS_REQUEST(q, a->e);
+	int r = rds_ask(&q, a->ctx, CFS_META_OP_other, "sKu", command, key, a->ino);
+
 	if (!r)
 		r = !rds_is_nil(q.reply[0]);
-	rds_end(&q);
 	return r;
 }
 
 static int has_xattrs(struct check *a)
 {
-	struct rds_request q;
-	int r = rds_ask(&q, a->e, a->ctx, CFS_META_OP_other, "sk", "EXISTS", "x", a->ino);
+	RDS_REQUEST(q, a->e);
+	int r = rds_ask(&q, a->ctx, CFS_META_OP_other, "sk", "EXISTS", "x", a->ino);
+
 	if (!r)
 		r = rds_int(q.reply[0]) > 0;
-	rds_end(&q);
 	return r;
 }
 
@@ -374,11 +366,11 @@ static void number_is(struct check *a, const char *hash, int64_t have)
 static int make_stat(struct check *a)
 {
 	int64_t entries = 0;
-	struct rds_request q;
-	int r = rds_ask(&q, a->e, a->ctx, CFS_META_OP_other, "sk", "HLEN", "d", a->ino);
+	RDS_REQUEST(q, a->e);
+	int r = rds_ask(&q, a->ctx, CFS_META_OP_other, "sk", "HLEN", "d", a->ino);
+
 	if (!r)
 		entries = rds_int(q.reply[0]);
-	rds_end(&q);
 	if (r || entries > CFS_CHECK_ENTRIES)
 		return r;
 	a->c.repaired |= CFS_CHECK_NO_STAT;
@@ -599,8 +591,9 @@ static int repair(struct check *a, struct rds_bytes *chunks)
 
 static int read_node(struct check *a)
 {
-	struct rds_request q;
-	int r = rds_ask(&q, a->e, a->ctx, CFS_META_OP_other, "sk", "GET", "i", a->ino);
+	RDS_REQUEST(q, a->e);
+	int r = rds_ask(&q, a->ctx, CFS_META_OP_other, "sk", "GET", "i", a->ino);
+
 	if (!r)
 		r = rds_attr_reply(q.reply[0], &a->c.attr);
 	a->exists = r == 0;
@@ -608,7 +601,6 @@ static int read_node(struct check *a)
 		a->record_len = q.reply[0]->len;
 		memcpy(a->record, q.reply[0]->str, a->record_len);
 	}
-	rds_end(&q);
 	return r == -ENOENT ? 0 : r;
 }
 

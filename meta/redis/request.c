@@ -55,20 +55,7 @@ uint64_t rds_kept_ms(const char *key)
 
 /* ---- building ---- */
 
-void rds_begin(struct rds_request *q, struct cfs_engine *e)
-{
-	q->r = rds_of(e);
-	q->buf = q->small;
-	q->cap = sizeof(q->small);
-	q->len = q->n = 0;
-	q->reply = NULL;
-	q->failed = false;
-	q->script = NULL;
-	q->resent = false;
-	q->slot = 0;
-}
-
-static void free_replies(struct rds_request *q)
+static void drop_replies(struct rds_request *q)
 {
 	size_t i;
 
@@ -81,25 +68,29 @@ static void free_replies(struct rds_request *q)
 
 void rds_end(struct rds_request *q)
 {
-	free_replies(q);
+	drop_replies(q);
 	if (q->buf != q->small)
 		free(q->buf);
 }
 
 void rds_again(struct rds_request *q)
 {
-	free_replies(q);
+	drop_replies(q);
 	q->len = q->n = 0;
 	q->script = NULL;
 }
 
 static void put(struct rds_request *q, const void *p, size_t len)
 {
-	size_t cap = q->cap;
+	size_t cap;
 	char *buf;
 
-	while (cap < q->len + len)
-		cap *= 2;
+	if (!q->buf) {
+		q->buf = q->small;
+		q->cap = sizeof(q->small);
+	}
+	for (cap = q->cap; cap < q->len + len; cap *= 2)
+		;
 	if (cap != q->cap) {
 		buf = malloc(cap);
 		if (!buf) {
@@ -353,52 +344,31 @@ static struct rds_pipe *my_pipe(struct rds *r)
 	return r->pipes[slot() % r->n_pipes];
 }
 
-/* Sends the script by its digest, or as text after the server has answered NOSCRIPT. */
-static void put_script_head(struct rds_request *q, bool text)
+/* Names the script of q by its digest, or contains its text, after the server has answered NOSCRIPT. */
+static void put_script_head(struct rds_request *to, const struct rds_request *q, bool text)
 {
-	put_count(q, '*', 4 + q->n_words);
+	put_count(to, '*', 4 + q->n_words);
 	if (text) {
-		put_word(q, "EVAL", 4);
-		put_word(q, q->script->text, q->script->len);
+		put_word(to, "EVAL", 4);
+		put_word(to, q->script->text, q->script->len);
 	} else {
-		put_word(q, "EVALSHA", 7);
-		put_word(q, q->script->sha, 40);
+		put_word(to, "EVALSHA", 7);
+		put_word(to, q->script->sha, 40);
 	}
-	put_word(q, "1", 1);
-	put_word(q, q->r->prefix, strlen(q->r->prefix));
+	put_word(to, "1", 1);
+	put_word(to, q->r->prefix, strlen(q->r->prefix));
 }
 
-static int with_text(struct rds_request *q, struct rds_request *ret)
-{
-	const size_t head = q->len;
-	struct rds_request measure;
-
-	rds_begin(&measure, &q->r->engine);
-	measure.script = q->script;
-	measure.n_words = q->n_words;
-	put_script_head(&measure, false);
-	rds_begin(ret, &q->r->engine);
-	ret->script = q->script;
-	ret->n_words = q->n_words;
-	put_script_head(ret, true);
-	put(ret, q->buf + measure.len, head - measure.len);
-	rds_end(&measure);
-	return ret->failed ? -ENOMEM : 0;
-}
-
-static int run_once(struct rds_request *q, struct rds_pipe *p, cfs_deadline_t deadline, bool text,
+static int run_text(struct rds_request *q, struct rds_pipe *p, cfs_deadline_t deadline,
 		    bool *ret_sent)
 {
-	struct rds_request full;
-	int r;
+	RDS_REQUEST(full, &q->r->engine);
 
-	if (!text)
-		return rds_pipe_run(p, q->buf, q->len, q->n, deadline, q->reply, ret_sent);
-	r = with_text(q, &full);
-	if (!r)
-		r = rds_pipe_run(p, full.buf, full.len, 1, deadline, q->reply, ret_sent);
-	rds_end(&full);
-	return r;
+	put_script_head(&full, q, true);
+	put(&full, q->buf + q->head, q->len - q->head);
+	if (full.failed)
+		return -ENOMEM;
+	return rds_pipe_run(p, full.buf, full.len, 1, deadline, q->reply, ret_sent);
 }
 
 int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op)
@@ -422,7 +392,8 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 		const redisReply *e = NULL;
 		enum verdict v = GIVE_UP;
 
-		rc = run_once(q, p, ctx->deadline, text, &sent);
+		rc = text ? run_text(q, p, ctx->deadline, &sent)
+			  : rds_pipe_run(p, q->buf, q->len, q->n, ctx->deadline, q->reply, &sent);
 		trips += sent;
 		if (!rc) {
 			e = first_error(q);
@@ -461,12 +432,11 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 	return rc;
 }
 
-int rds_ask(struct rds_request *q, struct cfs_engine *e, const struct cfs_ctx *ctx,
-	    enum cfs_meta_op op, const char *fmt, ...)
+int rds_ask(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op, const char *fmt,
+	    ...)
 {
 	va_list ap;
 
-	rds_begin(q, e);
 	rds_command_begin(q, strlen(fmt));
 	va_start(ap, fmt);
 	rds_words_v(q, fmt, ap);
@@ -505,7 +475,8 @@ void rds_script_begin(struct rds_request *q, const struct cfs_ctx *ctx,
 	q->n = 1;
 	q->script = script;
 	q->n_words = (unsigned)words + (script->bare ? 2 : script->writes ? 3 : 0);
-	put_script_head(q, false);
+	put_script_head(q, q, false);
+	q->head = q->len;
 	if (script->writes)
 		put_write_words(q, ctx);
 }
@@ -513,13 +484,14 @@ void rds_script_begin(struct rds_request *q, const struct cfs_ctx *ctx,
 int rds_script_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 		   redisReply **ret)
 {
+	int rc = rds_run(q, ctx, op);
 	redisReply *a;
-	int rc;
 
-	rc = rds_run(q, ctx, op);
 	if (rc)
 		return rc;
-	a = *ret = q->reply[0];
+	a = q->reply[0];
+	if (ret)
+		*ret = a;
 	return q->script->bare ? a->type != REDIS_REPLY_INTEGER || a->integer
 			       : rds_script_result(q, a);
 }
@@ -588,19 +560,14 @@ int rds_page(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op 
 int rds_change(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 	       const struct rds_script *script, const char *fmt, ...)
 {
-	struct rds_request q;
-	redisReply *a;
+	RDS_REQUEST(q, e);
 	va_list ap;
-	int r;
 
-	rds_begin(&q, e);
 	rds_script_begin(&q, ctx, script, strlen(fmt));
 	va_start(ap, fmt);
 	rds_words_v(&q, fmt, ap);
 	va_end(ap);
-	r = rds_script_run(&q, ctx, op, &a);
-	rds_end(&q);
-	return r;
+	return rds_script_run(&q, ctx, op, NULL);
 }
 
 /* ---- replies ---- */

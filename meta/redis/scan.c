@@ -57,12 +57,11 @@ int rds_scan_keys(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *n
 	const size_t skip = strlen(rds_of(e)->prefix) + strlen(name);
 	const redisReply *page;
 	char pattern[64];
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	size_t i;
 	int r;
 
 	snprintf(pattern, sizeof(pattern), "%s%s[0-9]*", rds_of(e)->prefix, name);
-	rds_begin(&q, e);
 	r = rds_page(&q, ctx, CFS_META_OP_other, cursor, 4096, pattern, &page, "s", "SCAN");
 	for (i = 0; !r && i < page->elements; i++) {
 		const redisReply *key = page->element[i];
@@ -72,7 +71,6 @@ int rds_scan_keys(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *n
 		if (key->len > skip && rds_number(key->str + skip, key->len - skip, &n, &used))
 			r = fn(arg, n, key->str + skip + used, key->len - skip - used);
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -182,7 +180,7 @@ static int deliver_dir(struct scan *a, size_t k, const redisReply *first)
 {
 	const cfs_ino_t dir = a->keys[k].n;
 	const redisReply *page;
-	struct rds_request q;
+	RDS_REQUEST(q, a->e);
 	struct rds_cursor cursor = {0};
 	int r;
 
@@ -190,7 +188,6 @@ static int deliver_dir(struct scan *a, size_t k, const redisReply *first)
 		return -EIO;
 	cursor.at = strtoull(first->element[0]->str, NULL, 10);
 	r = deliver_entries(a, dir, first->element[1]);
-	rds_begin(&q, a->e);
 	while (!r && cursor.at) {
 		struct cfs_ctx ctx = rds_page_ctx();
 
@@ -199,7 +196,6 @@ static int deliver_dir(struct scan *a, size_t k, const redisReply *first)
 		if (!r)
 			r = deliver_entries(a, dir, page);
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -297,17 +293,15 @@ static int page_of_fields(struct scan *a, const struct cfs_ctx *ctx, struct cfs_
 {
 	struct rds_cursor cursor = cursor_at(pos);
 	const redisReply *page;
-	struct rds_request q;
+	RDS_REQUEST(q, a->e);
 	size_t i;
-	int r;
+	int r = rds_page(&q, ctx, CFS_META_OP_other, &cursor, 4096, NULL, &page, "sK", command,
+			 key);
 
-	rds_begin(&q, a->e);
-	r = rds_page(&q, ctx, CFS_META_OP_other, &cursor, 4096, NULL, &page, "sK", command, key);
 	for (i = 0; !r && i + 1 < page->elements; i += 2)
 		r = deliver_one(a, page->element[i], page->element[i + 1]);
 	if (!r)
 		keep_cursor(pos, &cursor);
-	rds_end(&q);
 	return r;
 }
 
@@ -386,16 +380,14 @@ static int ask_stats(struct rds_request *q, const struct cfs_ctx *ctx, const red
 
 static int page_of_stats(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *pos)
 {
-	struct rds_request q, more;
+	RDS_REQUEST(q, a->e);
+	RDS_REQUEST(more, a->e);
 	struct rds_cursor cursor = cursor_at(pos);
 	const redisReply *page;
 	size_t i;
-	int r;
+	int r = rds_page(&q, ctx, CFS_META_OP_other, &cursor, 4096, NULL, &page, "sK", "HSCAN",
+			 "dirUsedInodes");
 
-	rds_begin(&q, a->e);
-	rds_begin(&more, a->e);
-	r = rds_page(&q, ctx, CFS_META_OP_other, &cursor, 4096, NULL, &page, "sK", "HSCAN",
-		     "dirUsedInodes");
 	if (!r && page->elements)
 		r = ask_stats(&more, ctx, page);
 	for (i = 0; !r && i + 1 < page->elements; i += 2) {
@@ -410,8 +402,6 @@ static int page_of_stats(struct scan *a, const struct cfs_ctx *ctx, struct cfs_s
 	}
 	if (!r)
 		keep_cursor(pos, &cursor);
-	rds_end(&more);
-	rds_end(&q);
 	return r;
 }
 
@@ -430,12 +420,11 @@ static int deliver_counters(struct scan *a, const struct cfs_ctx *ctx)
 		"lastCleanupTrash",
 		"lastCleanupChangelog",
 	};
-	struct rds_request q;
+	RDS_REQUEST(q, a->e);
 	int64_t shift;
 	size_t i;
 	int r;
 
-	rds_begin(&q, a->e);
 	for (i = 0; i < CFS_ARRAY_SIZE(names); i++)
 		rds_command(&q, "sK", "GET", rds_counter_key(names[i], &shift));
 	r = rds_run(&q, ctx, CFS_META_OP_other);
@@ -447,7 +436,6 @@ static int deliver_counters(struct scan *a, const struct cfs_ctx *ctx)
 		if (!rds_is_nil(q.reply[i]) || shift)
 			r = deliver(a, &row);
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -459,7 +447,7 @@ static int deliver_single(struct scan *a)
 	const size_t n = a->pairs.len / PAIR_BYTES;
 	const uint8_t *pairs = a->pairs.p;
 	struct cfs_ctx ctx = rds_page_ctx();
-	struct rds_request q;
+	RDS_REQUEST(q, a->e);
 	char field[48];
 	size_t i;
 	int r;
@@ -467,7 +455,6 @@ static int deliver_single(struct scan *a)
 	if (!n || a->pairs.failed)
 		return a->pairs.failed ? -ENOMEM : 0;
 	a->pairs.len = 0;
-	rds_begin(&q, a->e);
 	rds_command_begin(&q, 2 + n);
 	rds_words(&q, "sK", "HMGET", "sliceRef");
 	for (i = 0; i < n; i++) {
@@ -487,7 +474,6 @@ static int deliver_single(struct scan *a)
 		if (rds_is_nil(rds_element(q.reply[0], i)))
 			r = deliver(a, &row);
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -555,11 +541,9 @@ static int page(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *
 int rds_op_scan(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_table table,
 		struct cfs_scan_pos *pos, cfs_row_fn fn, void *arg)
 {
-	struct scan a = {.e = e, .table = table, .fn = fn, .arg = arg};
-	int r;
+	struct scan a = {.e = e, .values.r = rds_of(e), .table = table, .fn = fn, .arg = arg};
+	int r = page(&a, ctx, pos);
 
-	rds_begin(&a.values, e);
-	r = page(&a, ctx, pos);
 	rds_end(&a.values);
 	free(a.keys);
 	free(a.pairs.p);

@@ -13,28 +13,25 @@
 
 int rds_op_get_setting(struct cfs_engine *e, const struct cfs_ctx *ctx, char **ret)
 {
-	struct rds_request q;
-	int r = rds_ask(&q, e, ctx, CFS_META_OP_other, "sK", "GET", "setting");
+	RDS_REQUEST(q, e);
+	int r = rds_ask(&q, ctx, CFS_META_OP_other, "sK", "GET", "setting");
+
 	if (!r && !rds_is_bytes(q.reply[0]))
 		r = -ENODATA;
 	if (!r) {
 		*ret = strndup(q.reply[0]->str, q.reply[0]->len);
 		r = *ret ? 0 : -ENOMEM;
 	}
-	rds_end(&q);
 	return r;
 }
 
 int rds_op_put_setting(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *setting)
 {
-	struct rds_request q;
-	int r;
+	RDS_REQUEST(q, e);
 
 	if (rds_of(e)->read_only)
 		return -EROFS;
-	r = rds_ask(&q, e, ctx, CFS_META_OP_other, "sKs", "SET", "setting", setting);
-	rds_end(&q);
-	return r;
+	return rds_ask(&q, ctx, CFS_META_OP_other, "sKs", "SET", "setting", setting);
 }
 
 int rds_op_create(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *setting, bool trash)
@@ -60,7 +57,8 @@ int rds_op_upgrade(struct cfs_engine *e, const struct cfs_ctx *ctx)
 /* A cluster may hold other volumes. */
 static int delete_by_prefix(struct cfs_engine *e)
 {
-	struct rds_request q, del;
+	RDS_REQUEST(q, e);
+	RDS_REQUEST(del, e);
 	const redisReply *page;
 	struct rds_cursor cursor = {0};
 	char pattern[40];
@@ -68,8 +66,6 @@ static int delete_by_prefix(struct cfs_engine *e)
 	int r;
 
 	snprintf(pattern, sizeof(pattern), "%s*", rds_of(e)->prefix);
-	rds_begin(&q, e);
-	rds_begin(&del, e);
 	do {
 		struct cfs_ctx own = rds_page_ctx();
 
@@ -84,21 +80,16 @@ static int delete_by_prefix(struct cfs_engine *e)
 			rds_words(&del, "b", page->element[i]->str, page->element[i]->len);
 		r = rds_run(&del, &own, CFS_META_OP_other);
 	} while (!r && cursor.at);
-	rds_end(&q);
-	rds_end(&del);
 	return r;
 }
 
 int rds_op_destroy(struct cfs_engine *e, const struct cfs_ctx *ctx)
 {
-	struct rds_request q;
-	int r;
+	RDS_REQUEST(q, e);
 
 	if (rds_of(e)->target.cluster)
 		return delete_by_prefix(e);
-	r = rds_ask(&q, e, ctx, CFS_META_OP_other, "s", "FLUSHDB");
-	rds_end(&q);
-	return r;
+	return rds_ask(&q, ctx, CFS_META_OP_other, "s", "FLUSHDB");
 }
 
 /* ---- counters ---- */
@@ -121,32 +112,30 @@ const char *rds_counter_key(const char *name, int64_t *ret_shift)
 int rds_op_add_counter(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name, int64_t n,
 		       int64_t *ret_old)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	redisReply *a;
 	int64_t shift;
 	const char *key = rds_counter_key(name, &shift);
-	int r;
+	int r = rds_script(&q, ctx, CFS_META_OP_counter, &rds_add_counter_lua, &a, "sis", key, n,
+			   name);
 
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_counter, &rds_add_counter_lua, &a, "sis", key, n, name);
 	if (!r)
 		*ret_old = rds_int(a->element[1]) - n + shift;
-	rds_end(&q);
 	return r;
 }
 
 int rds_op_get_counters(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t *ret_used_space,
 			int64_t *ret_inodes)
 {
-	struct rds_request q;
-	int r = rds_ask(&q, e, ctx, CFS_META_OP_counter, "sKK", "MGET", "usedSpace", "totalInodes");
+	RDS_REQUEST(q, e);
+	int r = rds_ask(&q, ctx, CFS_META_OP_counter, "sKK", "MGET", "usedSpace", "totalInodes");
+
 	if (!r && q.reply[0]->elements != 2)
 		r = -EIO;
 	if (!r) {
 		*ret_used_space = rds_int(q.reply[0]->element[0]);
 		*ret_inodes = rds_int(q.reply[0]->element[1]);
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -159,13 +148,13 @@ int rds_op_claim_job(struct cfs_engine *e, const struct cfs_ctx *ctx, const char
 
 int rds_op_clock(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t *ret_s)
 {
-	struct rds_request q;
-	int r = rds_ask(&q, e, ctx, CFS_META_OP_other, "s", "TIME");
+	RDS_REQUEST(q, e);
+	int r = rds_ask(&q, ctx, CFS_META_OP_other, "s", "TIME");
+
 	if (!r && (q.reply[0]->type != REDIS_REPLY_ARRAY || !q.reply[0]->elements))
 		r = -EIO;
 	if (!r)
 		*ret_s = rds_int(q.reply[0]->element[0]);
-	rds_end(&q);
 	return r;
 }
 
@@ -174,18 +163,15 @@ int rds_op_clock(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t *ret_s
 int rds_op_new_session(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *info,
 		       int64_t expire_s, uint64_t *ret_sid)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	redisReply *a;
-	int r;
+	int r = rds_script(&q, ctx, CFS_META_OP_session, &rds_new_session_lua, &a, "ssi", "", info,
+			   expire_s);
 
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_session, &rds_new_session_lua, &a, "ssi", "", info,
-		       expire_s);
 	if (!r) {
 		*ret_sid = strtoull(a->element[1]->str, NULL, 10);
 		r = *ret_sid ? 0 : -EIO;
 	}
-	rds_end(&q);
 	return r;
 }
 
@@ -221,11 +207,10 @@ int rds_op_clean_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64
 static int each_info(struct cfs_engine *e, const struct cfs_ctx *ctx, const redisReply *list,
 		     cfs_session_fn fn, void *arg)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	size_t i, n = list->elements / 2;
 	int r;
 
-	rds_begin(&q, e);
 	rds_command_begin(&q, 2 + n);
 	rds_words(&q, "sK", "HMGET", "sessionInfos");
 	for (i = 0; i < n; i++)
@@ -241,23 +226,21 @@ static int each_info(struct cfs_engine *e, const struct cfs_ctx *ctx, const redi
 
 		r = fn(arg, &s);
 	}
-	rds_end(&q);
 	return r;
 }
 
 int rds_op_each_session(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
 			size_t limit, cfs_session_fn fn, void *arg)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	char before[32];
 	int r;
 
 	snprintf(before, sizeof(before), "(%" PRId64, before_s);
-	r = rds_ask(&q, e, ctx, CFS_META_OP_session, "sKsssssi", "ZRANGEBYSCORE", "allSessions",
+	r = rds_ask(&q, ctx, CFS_META_OP_session, "sKsssssi", "ZRANGEBYSCORE", "allSessions",
 		    "-inf", before_s ? before : "+inf", "WITHSCORES", "LIMIT", "0",
 		    limit ? (int64_t)CFS_MIN(limit, (size_t)INT32_MAX) : -1);
 	if (!r && q.reply[0]->elements >= 2)
 		r = each_info(e, ctx, q.reply[0], fn, arg);
-	rds_end(&q);
 	return r;
 }

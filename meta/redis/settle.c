@@ -28,14 +28,14 @@ static void pause_ms(unsigned ms)
 static int ask(struct cfs_engine *e, const struct cfs_ctx *ctx, bool *ret_log, bool *ret_idle)
 {
 	char enabled[8] = "", pending[24] = "0", status[16] = "ok";
-	struct rds_request q;
-	int r = rds_ask(&q, e, ctx, CFS_META_OP_delete, "ss", "INFO", "persistence");
+	RDS_REQUEST(q, e);
+	int r = rds_ask(&q, ctx, CFS_META_OP_delete, "ss", "INFO", "persistence");
+
 	if (r == 0 && rds_is_bytes(q.reply[0])) {
 		rds_info_field(q.reply[0]->str, "aof_enabled", enabled, sizeof(enabled));
 		rds_info_field(q.reply[0]->str, "aof_pending_bio_fsync", pending, sizeof(pending));
 		rds_info_field(q.reply[0]->str, "aof_last_write_status", status, sizeof(status));
 	}
-	rds_end(&q);
 	*ret_log = !strcmp(enabled, "1");
 	*ret_idle = !strcmp(pending, "0") && !strcmp(status, "ok");
 	return r;

@@ -15,10 +15,10 @@
 ssize_t rds_op_getxattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			const char *name, void **ret)
 {
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	ssize_t r;
 
-	r = rds_ask(&q, e, ctx, CFS_META_OP_xattr, "sks", "HGET", "x", ino, name);
+	r = rds_ask(&q, ctx, CFS_META_OP_xattr, "sks", "HGET", "x", ino, name);
 	if (!r && !rds_is_bytes(q.reply[0]))
 		r = -ENODATA;
 	if (!r) {
@@ -29,22 +29,20 @@ ssize_t rds_op_getxattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 		else
 			r = -ENOMEM;
 	}
-	rds_end(&q);
 	return r;
 }
 
 ssize_t rds_op_listxattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, char **ret)
 {
 	struct rds_bytes names = {0};
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	size_t i;
-	int r = rds_ask(&q, e, ctx, CFS_META_OP_xattr, "sk", "HKEYS", "x", ino);
+	int r = rds_ask(&q, ctx, CFS_META_OP_xattr, "sk", "HKEYS", "x", ino);
 
 	for (i = 0; !r && i < q.reply[0]->elements; i++) {
 		rds_bytes_add(&names, q.reply[0]->element[i]->str, q.reply[0]->element[i]->len);
 		rds_bytes_add(&names, "", 1);
 	}
-	rds_end(&q);
 	if (!r && !names.p)
 		names.p = malloc(1);
 	if (!r && (names.failed || !names.p))
@@ -155,14 +153,14 @@ static int decode_rule(const void *record, size_t len, struct cfs_acl *ret)
 int rds_op_get_acl(struct cfs_engine *e, const struct cfs_ctx *ctx, uint32_t id,
 		   struct cfs_acl *ret)
 {
-	struct rds_request q;
-	int r = rds_ask(&q, e, ctx, CFS_META_OP_xattr, "sKu", "HGET", "acl", (uint64_t)id);
+	RDS_REQUEST(q, e);
+	int r = rds_ask(&q, ctx, CFS_META_OP_xattr, "sKu", "HGET", "acl", (uint64_t)id);
+
 	if (!r)
 		r = rds_is_bytes(q.reply[0]) ? decode_rule(q.reply[0]->str, q.reply[0]->len, ret)
 					     : -ENODATA;
 	if (r == -EIO)
 		cfs_err("ACL rule is damaged: id=%u", id);
-	rds_end(&q);
 	return r;
 }
 
@@ -173,7 +171,7 @@ int rds_op_put_acl(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 	const size_t groups = (size_t)rule->n_groups * CFS_ACL_ENTRY_BYTES;
 	const size_t len = HEAD_BYTES + 8 + users + groups;
 	cfs_auto_free uint8_t *p = malloc(len);
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	redisReply *a;
 	int r;
 
@@ -187,11 +185,9 @@ int rds_op_put_acl(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 	cfs_acl_pack(rule->users, rule->n_users, p + HEAD_BYTES + 4);
 	cfs_put_be32(p + HEAD_BYTES + 4 + users, rule->n_groups);
 	cfs_acl_pack(rule->groups, rule->n_groups, p + HEAD_BYTES + 8 + users);
-	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_xattr, &rds_put_acl_lua, &a, "b", p, len);
 	if (!r)
 		*ret_id = (uint32_t)rds_int(a->element[1]);
-	rds_end(&q);
 	return r;
 }
 
@@ -199,12 +195,11 @@ int rds_op_set_acl_id(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t
 		      bool is_default, uint32_t id, int mode, struct cfs_attr *ret)
 {
 	uint8_t who[RDS_WHO_MAX], id4[4];
-	struct rds_request q;
+	RDS_REQUEST(q, e);
 	redisReply *a;
 	int r;
 
 	cfs_put_be32(id4, id);
-	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_xattr, &rds_set_acl_id_lua, &a, "usbibt", ino,
 		       is_default ? "1" : "0", id4, sizeof(id4),
 		       mode < 0 ? (int64_t)-1 : (int64_t)(mode & 07777), who, rds_who(ctx, who),
@@ -213,6 +208,5 @@ int rds_op_set_acl_id(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t
 		r = rds_attr_reply(a->element[1], ret);
 	if (!r)
 		rds_cache_attr(rds_of(e), ino, a->element[1], ret);
-	rds_end(&q);
 	return r;
 }

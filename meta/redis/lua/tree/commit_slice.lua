@@ -37,5 +37,5 @@ local function op(a, ino, indx, record, end8, mtime, now, stats, line, attrs)
 	local old8, parents
 	a, old8, parents = put_written(stats, ino, a, end8, mtime, now)
 	log('WRITE(%s):%d', line, n)
-	return {0, a, old8, n, parents}
+	return {0, a, old8, parents, n}
 end

@@ -405,6 +405,39 @@ void cfs_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign)
 	u->owner_inodes += sign;
 }
 
+void cfs_usage_made(struct cfs_usage *u, cfs_ino_t parent, const struct cfs_attr *attr)
+{
+	*u = (struct cfs_usage){0};
+	cfs_usage_inode(u, attr, 1);
+	if (parent)
+		cfs_usage_entry(u, parent, attr, 1);
+}
+
+void cfs_usage_linked(struct cfs_usage *u, cfs_ino_t parent, const struct cfs_attr *attr)
+{
+	*u = (struct cfs_usage){.uid = attr->uid, .gid = attr->gid};
+	cfs_usage_entry(u, parent, attr, 1);
+}
+
+void cfs_usage_renamed(struct cfs_usage *u, const struct cfs_engine_rename *req,
+		       const struct cfs_renamed *v)
+{
+	const struct cfs_rename *q = &req->r;
+	bool other_dir = q->src_parent != q->dst_parent;
+
+	*u = (struct cfs_usage){0};
+	if (q->flags & CFS_RENAME_EXCHANGE && other_dir) {
+		cfs_usage_entry(u, q->src_parent, &v->victim.attr, 1);
+		cfs_usage_entry(u, q->dst_parent, &v->victim.attr, -1);
+	} else if (!(q->flags & CFS_RENAME_EXCHANGE) && v->victim.outcome != CFS_REMOVED_NONE) {
+		cfs_usage_removed(u, q->dst_parent, req->trash, &v->victim);
+	}
+	if (other_dir) {
+		cfs_usage_entry(u, q->src_parent, &v->moved.attr, -1);
+		cfs_usage_entry(u, q->dst_parent, &v->moved.attr, 1);
+	}
+}
+
 void cfs_usage_removed(struct cfs_usage *u, cfs_ino_t parent, cfs_ino_t trash,
 		       const struct cfs_removed *v)
 {

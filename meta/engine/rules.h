@@ -95,6 +95,13 @@ static inline int64_t cfs_weight_of(const struct cfs_attr *attr)
 void cfs_usage_entry(struct cfs_usage *u, cfs_ino_t dir, const struct cfs_attr *attr, int sign);
 /* The inode is added to (1) or removed from (-1) the volume. */
 void cfs_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign);
+/* A new inode; parent 0: it has no name. Sets *u. */
+void cfs_usage_made(struct cfs_usage *u, cfs_ino_t parent, const struct cfs_attr *attr);
+/* Another name of an inode. Sets *u. */
+void cfs_usage_linked(struct cfs_usage *u, cfs_ino_t parent, const struct cfs_attr *attr);
+/* A rename; nothing when both names led to one inode. Sets *u. */
+void cfs_usage_renamed(struct cfs_usage *u, const struct cfs_engine_rename *req,
+		       const struct cfs_renamed *v);
 /* A name in `parent` was removed, with the outcome *v. */
 void cfs_usage_removed(struct cfs_usage *u, cfs_ino_t parent, cfs_ino_t trash,
 		       const struct cfs_removed *v);

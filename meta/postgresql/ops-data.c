@@ -93,23 +93,11 @@ static int put_commit(struct sql_conn *c, const struct cfs_ctx *ctx, const struc
 
 static void node_of(const PGresult *v, struct cfs_attr *ret)
 {
-	*ret = (struct cfs_attr){
-		.type = (uint8_t)pg_int(v, 0, 0),
-		.flags = (uint8_t)pg_int(v, 0, 1),
-		.mode = (uint16_t)pg_int(v, 0, 2),
-		.uid = (uint32_t)pg_int(v, 0, 3),
-		.gid = (uint32_t)pg_int(v, 0, 4),
-		.atime = sql_time(pg_int(v, 0, 5), pg_int(v, 0, 8)),
-		.mtime = sql_time(pg_int(v, 0, 6), pg_int(v, 0, 9)),
-		.ctime = sql_time(pg_int(v, 0, 7), pg_int(v, 0, 10)),
-		.nlink = (uint32_t)pg_int(v, 0, 11),
-		.length = (uint64_t)pg_int(v, 0, 12),
-		.rdev = (uint32_t)pg_int(v, 0, 13),
-		.parent = (cfs_ino_t)pg_int(v, 0, 14),
-		.access_acl = (uint32_t)pg_int(v, 0, 15),
-		.default_acl = (uint32_t)pg_int(v, 0, 16),
-		.tier = (uint8_t)pg_int(v, 0, 17),
-	};
+	int64_t row[SQL_NODE_COLUMNS];
+
+	for (int i = 0; i < SQL_NODE_COLUMNS; i++)
+		row[i] = pg_int(v, 0, i);
+	sql_node_row(row, ret);
 }
 
 /* The outcome of a commit by the row that its statement has returned. */
@@ -164,16 +152,6 @@ static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r;
 }
 
-static int committed(struct cfs_engine *e, const struct sql_commit *a, unsigned *ret_records,
-		     struct cfs_usage *ret_usage)
-{
-	cfs_optimistic_file_changed(sql_db(e)->optimistic, a->req->ino, &a->attr);
-	a->req->attr = a->attr;
-	*ret_records = a->records;
-	*ret_usage = a->usage;
-	return 0;
-}
-
 int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
 		       unsigned *ret_records, struct cfs_usage *ret_usage)
 {
@@ -189,7 +167,7 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 		return sql_op_commit_slice(e, ctx, c, ret_records, ret_usage);
 	if (r < 0)
 		return r; /* the caller asks find_commit after PG_UNKNOWN */
-	return committed(e, &a, ret_records, ret_usage);
+	return sql_committed(sql_db(e), &a, ret_records, ret_usage);
 }
 
 /* ---- group commit ---- */
@@ -218,7 +196,7 @@ static int commit_each(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		c->unknown = true;
 		r = PG_UNKNOWN;
 	}
-	/* None was made. One by one they have fewer locks at a time. */
+	/* No commit was made. One by one, they hold fewer locks at a time. */
 	if (r == -EAGAIN)
 		r = PG_UNUSUAL;
 	for (i = 0; i < g->n && !r; i++)

@@ -269,9 +269,7 @@ static int create_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const s
 	if (r < 0)
 		return r;
 	a->ret->ino = a->ino;
-	*ret_usage = (struct cfs_usage){0};
-	cfs_usage_inode(ret_usage, &a->ret->attr, 1);
-	cfs_usage_entry(ret_usage, a->req->parent, &a->ret->attr, 1);
+	cfs_usage_made(ret_usage, a->req->parent, &a->ret->attr);
 	return a->req->ret_parent ? sql_op_getattr(e, ctx, a->req->parent, a->req->ret_parent) : 0;
 }
 
@@ -298,9 +296,7 @@ int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cf
 	else if (!r) {
 		ret->ino = ino;
 		ret->attr = a.attr;
-		*ret_usage = (struct cfs_usage){0};
-		cfs_usage_inode(ret_usage, &a.attr, 1);
-		cfs_usage_entry(ret_usage, req->parent, &a.attr, 1);
+		cfs_usage_made(ret_usage, req->parent, &a.attr);
 		if (req->ret_parent)
 			*req->ret_parent = a.parent;
 	}
@@ -385,7 +381,6 @@ int pg_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, c
 	if (r < 0)
 		return r;
 	*ret = a.attr;
-	*ret_usage = (struct cfs_usage){.uid = a.attr.uid, .gid = a.attr.gid};
-	cfs_usage_entry(ret_usage, parent, &a.attr, 1);
+	cfs_usage_linked(ret_usage, parent, &a.attr);
 	return 0;
 }

@@ -205,10 +205,6 @@ struct change {
 	uint64_t old_length;
 	struct cfs_usage usage;
 
-	/* commit_slice */
-	struct cfs_commit *commit;
-	unsigned records;
-
 	/* truncate, fallocate */
 	uint64_t off, length;
 	unsigned mode;
@@ -250,20 +246,21 @@ int sql_finish_change(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *
 	return r < 0 ? r : count_length(c, ino, attr, old_length, usage);
 }
 
-static int append_slice(struct sql_conn *c, const struct change *a)
+static int append_slice(struct sql_conn *c, const struct sql_commit *a)
 {
-	const struct cfs_slice *s = &a->commit->slice;
-	uint32_t indx = a->commit->indx;
+	const struct cfs_slice *s = &a->req->slice;
+	cfs_ino_t ino = a->req->ino;
+	uint32_t indx = a->req->indx;
 	bool expected = (uint64_t)indx << CFS_CHUNK_BITS < a->attr.length;
 	uint8_t record[CFS_SLICE_BYTES];
 	int r = 0;
 
 	cfs_slice_encode(s, record);
 	if (expected)
-		r = sql_exec(c, SQL_append_known, "bii", record, sizeof(record), a->ino,
+		r = sql_exec(c, SQL_append_known, "bii", record, sizeof(record), ino,
 			     (int64_t)indx);
 	if (r == 0)
-		r = sql_append_records(c, a->ino, indx, record, sizeof(record));
+		r = sql_append_records(c, ino, indx, record, sizeof(record));
 	if (r < 0 || !s->id)
 		return r;
 	return sql_exec(c, SQL_put_ref, "iii", s->id, (int64_t)s->size, (int64_t)1);
@@ -341,24 +338,24 @@ int sql_op_find_commit(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 }
 
 /* Updates the row of the file: length, times, and the attribute changes of the same commit. */
-static int write_node(struct sql_conn *c, struct change *a)
+static int write_node(struct sql_conn *c, struct sql_commit *a)
 {
-	const struct cfs_attr_change *attrs = a->commit->attrs;
+	const struct cfs_attr_change *attrs = a->req->attrs;
 	uint16_t mode = a->attr.mode;
 	int r = 0;
 
 	if (!attrs)
-		return set_written(c, a->ino, &a->attr);
+		return set_written(c, a->req->ino, &a->attr);
 	cfs_rules_apply(attrs, &a->attr);
 	if (a->attr.access_acl && a->attr.mode != mode)
 		r = sql_chmod_acl(c, &a->attr);
-	return r < 0 ? r : sql_update_node(c, a->ino, &a->attr);
+	return r < 0 ? r : sql_update_node(c, a->req->ino, &a->attr);
 }
 
 static int commit_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	struct change *a = arg;
-	struct cfs_commit *req = a->commit;
+	struct sql_commit *a = arg;
+	struct cfs_commit *req = a->req;
 	const struct cfs_slice *s = &req->slice;
 	uint64_t end = ((uint64_t)req->indx << CFS_CHUNK_BITS) + s->pos + s->len;
 	uint64_t old_length;
@@ -367,7 +364,7 @@ static int commit_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	if (sql_is_repeated(c))
 		return -EINPROGRESS;
 	a->usage = (struct cfs_usage){0};
-	r = sql_get_node(c, a->ino, true, &a->attr);
+	r = sql_get_node(c, req->ino, true, &a->attr);
 	if (r < 0)
 		return r;
 	if (a->attr.type != CFS_TYPE_FILE)
@@ -382,13 +379,13 @@ static int commit_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	a->attr.ctime = ctx->now;
 	r = write_node(c, a);
 	if (r >= 0)
-		r = count_length(c, a->ino, &a->attr, old_length, &a->usage);
+		r = count_length(c, req->ino, &a->attr, old_length, &a->usage);
 	if (r >= 0)
-		r = count_records(c, a->ino, req->indx, &a->records);
+		r = count_records(c, req->ino, req->indx, &a->records);
 	if (r < 0 || !cfs_host_changelog(sql_host(c)))
 		return r;
-	return sql_log(c, ctx, "WRITE(%" PRIu64 ",%u,%u,%" PRIu64 ",%u,%" PRId64 ",%ld):%u", a->ino,
-		       req->indx, s->pos, s->id, s->len, (int64_t)req->mtime.tv_sec,
+	return sql_log(c, ctx, "WRITE(%" PRIu64 ",%u,%u,%" PRIu64 ",%u,%" PRId64 ",%ld):%u",
+		       req->ino, req->indx, s->pos, s->id, s->len, (int64_t)req->mtime.tv_sec,
 		       req->mtime.tv_nsec, a->records);
 }
 
@@ -401,31 +398,28 @@ int sql_slice_in_use(const struct cfs_commit *c)
 	return -EEXIST;
 }
 
+int sql_committed(struct sql_db *db, const struct sql_commit *a, unsigned *ret_records,
+		  struct cfs_usage *ret_usage)
+{
+	if (db->optimistic)
+		cfs_optimistic_file_changed(db->optimistic, a->req->ino, &a->attr);
+	a->req->attr = a->attr;
+	*ret_records = a->records;
+	*ret_usage = a->usage;
+	return 0;
+}
+
 int sql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
 			unsigned *ret_records, struct cfs_usage *ret_usage)
 {
-	int r = sql_commit_slice(e, ctx, c, ret_records, ret_usage);
-
-	return r == -EEXIST ? sql_slice_in_use(c) : r;
-}
-
-int sql_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
-		     unsigned *ret_records, struct cfs_usage *ret_usage)
-{
-	struct change a = {.ino = c->ino, .commit = c};
-	struct cfs_optimistic *cache = sql_db(e)->optimistic;
+	struct sql_commit a = {.req = c};
 	int r = cfs_rules_record(c->indx, &c->slice);
 
 	if (!r)
 		r = sql_txn(sql_db(e), ctx, CFS_META_OP_write, commit_slice, &a);
-	if (r < 0)
-		return r;
-	if (cache)
-		cfs_optimistic_file_changed(cache, c->ino, &a.attr);
-	c->attr = a.attr;
-	*ret_records = a.records;
-	*ret_usage = a.usage;
-	return 0;
+	if (r == -EEXIST)
+		return sql_slice_in_use(c);
+	return r < 0 ? r : sql_committed(sql_db(e), &a, ret_records, ret_usage);
 }
 
 /* ---- group commit ---- */
@@ -469,13 +463,8 @@ size_t sql_commit_group(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	unsure = r == -EINPROGRESS || r == -ETIMEDOUT || r == -EIO;
 	for (i = 0; i < n; i++) {
 		ret[i].err = unsure ? r : g->err[i];
-		if (r || ret[i].err)
-			continue;
-		if (db->optimistic)
-			cfs_optimistic_file_changed(db->optimistic, commits[i]->ino, &g->v[i].attr);
-		commits[i]->attr = g->v[i].attr;
-		ret[i].records = g->v[i].records;
-		ret[i].usage = g->v[i].usage;
+		if (!r && !ret[i].err)
+			sql_committed(db, &g->v[i], &ret[i].records, &ret[i].usage);
 	}
 	free(g);
 	return r && !unsure ? 0 : n;
@@ -488,15 +477,10 @@ static int commit_each(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	int r = 0;
 
 	for (size_t i = 0; i < g->n && r >= 0; i++) {
-		struct change a = {.ino = g->v[i].req->ino, .commit = g->v[i].req};
-
-		r = commit_slice(c, ctx, &a);
+		r = commit_slice(c, ctx, &g->v[i]);
 		g->err[i] = r < 0 ? r : 0;
 		if (r == -ENOENT || r == -EPERM)
 			r = 0;
-		g->v[i].attr = a.attr;
-		g->v[i].records = a.records;
-		g->v[i].usage = a.usage;
 	}
 	return r < 0 ? r : 0;
 }

@@ -190,8 +190,9 @@ static int drop_detached(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 	sql_done(c, SQL_has_entry);
 	if (r)
 		return r < 0 ? r : -ENOTEMPTY;
-	r = sql_dispose(c, ctx, &req, -1, &gone, &a->usage);
-	a->usage.n_dirs = 0; /* no directory contains the inode */
+	r = sql_dispose(c, ctx, &req, -1, &gone);
+	if (gone.outcome == CFS_REMOVED_DELETED)
+		cfs_usage_inode(&a->usage, &gone.attr, -1);
 	if (r < 0)
 		return r;
 	r = sql_write_usage(c, &a->usage);

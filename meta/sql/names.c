@@ -235,10 +235,7 @@ static int mknod_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	r = dir ? sql_touch_parent(c, ctx, req->parent, 1) : 0;
 	if (!r)
 		r = sql_keep_late(c, req->parent, &parent);
-	a->usage = (struct cfs_usage){0};
-	cfs_usage_inode(&a->usage, &a->attr, 1);
-	if (req->name_len)
-		cfs_usage_entry(&a->usage, req->parent, &a->attr, 1);
+	cfs_usage_made(&a->usage, req->name_len ? req->parent : 0, &a->attr);
 	if (!r)
 		r = sql_write_usage(c, &a->usage);
 	if (!r)
@@ -331,8 +328,7 @@ static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (r < 0)
 		return r;
 	r = sql_keep_late(c, a->parent, &parent);
-	a->usage = (struct cfs_usage){.uid = a->attr.uid, .gid = a->attr.gid};
-	cfs_usage_entry(&a->usage, a->parent, &a->attr, 1);
+	cfs_usage_linked(&a->usage, a->parent, &a->attr);
 	if (!r)
 		r = sql_write_usage(c, &a->usage);
 	if (r || !cfs_host_changelog(sql_host(c)))

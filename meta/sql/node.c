@@ -15,23 +15,34 @@ struct timespec sql_time(int64_t us, int64_t sub_us)
 	return (struct timespec){.tv_sec = s, .tv_nsec = rest * 1000 + sub_us};
 }
 
+void sql_node_row(const int64_t row[SQL_NODE_COLUMNS], struct cfs_attr *ret)
+{
+	*ret = (struct cfs_attr){
+		.type = (uint8_t)row[0],
+		.flags = (uint8_t)row[1],
+		.mode = (uint16_t)row[2],
+		.uid = (uint32_t)row[3],
+		.gid = (uint32_t)row[4],
+		.atime = sql_time(row[5], row[8]),
+		.mtime = sql_time(row[6], row[9]),
+		.ctime = sql_time(row[7], row[10]),
+		.nlink = (uint32_t)row[11],
+		.length = (uint64_t)row[12],
+		.rdev = (uint32_t)row[13],
+		.parent = (cfs_ino_t)row[14],
+		.access_acl = (uint32_t)row[15],
+		.default_acl = (uint32_t)row[16],
+		.tier = (uint8_t)row[17],
+	};
+}
+
 void sql_node_columns(struct sql_conn *c, enum sql_stmt_id id, int col, struct cfs_attr *ret)
 {
-	ret->type = (uint8_t)sql_int(c, id, col);
-	ret->flags = (uint8_t)sql_int(c, id, col + 1);
-	ret->mode = (uint16_t)sql_int(c, id, col + 2);
-	ret->uid = (uint32_t)sql_int(c, id, col + 3);
-	ret->gid = (uint32_t)sql_int(c, id, col + 4);
-	ret->atime = sql_time(sql_int(c, id, col + 5), sql_int(c, id, col + 8));
-	ret->mtime = sql_time(sql_int(c, id, col + 6), sql_int(c, id, col + 9));
-	ret->ctime = sql_time(sql_int(c, id, col + 7), sql_int(c, id, col + 10));
-	ret->nlink = (uint32_t)sql_int(c, id, col + 11);
-	ret->length = (uint64_t)sql_int(c, id, col + 12);
-	ret->rdev = (uint32_t)sql_int(c, id, col + 13);
-	ret->parent = (cfs_ino_t)sql_int(c, id, col + 14);
-	ret->access_acl = (uint32_t)sql_int(c, id, col + 15);
-	ret->default_acl = (uint32_t)sql_int(c, id, col + 16);
-	ret->tier = (uint8_t)sql_int(c, id, col + 17);
+	int64_t row[SQL_NODE_COLUMNS];
+
+	for (int i = 0; i < SQL_NODE_COLUMNS; i++)
+		row[i] = sql_int(c, id, col + i);
+	sql_node_row(row, ret);
 }
 
 static int read_node(struct sql_conn *c, enum sql_stmt_id id, cfs_ino_t ino, struct cfs_attr *ret)

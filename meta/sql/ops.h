@@ -18,9 +18,6 @@ DECLARE(sync)
 DECLARE(commit_group)
 #undef DECLARE
 
-/* commit_slice, except that an existing slice is just -EEXIST: see sql_slice_in_use. */
-int sql_commit_slice(CFS_ENG, CFS_CTX, struct cfs_commit *c, unsigned *ret_records,
-		     struct cfs_usage *ret_usage);
 /*
  * The result of a commit whose slice exists. -EINPROGRESS: an earlier attempt may have committed
  * it; -EEXIST: the id is in use (logged).
@@ -73,8 +70,7 @@ int sql_log_setattr(struct sql_conn *c, CFS_CTX, cfs_ino_t ino, uint32_t set,
 		    const struct cfs_attr *attr);
 
 /* -- remove.c -- */
-/* Reads and locks the node of an edge; a missing node is replaced by sql_missing_node(). */
-int sql_lock_victim(struct sql_conn *c, const struct sql_edge *edge, struct cfs_attr *ret);
+/* The attributes of an edge whose node is missing. */
 struct cfs_attr sql_missing_node(const struct sql_edge *edge);
 /*
  * Decides and stores the outcome for an inode whose edge (req->parent, req->name) was removed:
@@ -82,7 +78,7 @@ struct cfs_attr sql_missing_node(const struct sql_edge *edge);
  * whether a file has chunks; -1: not known.
  */
 int sql_dispose(struct sql_conn *c, CFS_CTX, const struct cfs_engine_remove *req, int has_data,
-		struct cfs_removed *v, struct cfs_usage *u);
+		struct cfs_removed *v);
 /*
  * Adds nlink_d to the directory's link count and updates its times. Does nothing when nlink_d is 0,
  * and in the trash.
@@ -100,7 +96,7 @@ int sql_decode_records(const uint8_t *p, size_t len, cfs_ino_t ino, uint32_t ind
 /* Writes length and times of a file whose length was old_length, and the usage of the change. */
 int sql_finish_change(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr,
 		      uint64_t old_length, struct cfs_usage *usage);
-/* The commit of a slice by an engine's own statement. */
+/* A commit of a slice, and its result. */
 struct sql_commit {
 	struct cfs_commit *req;
 	/* result */
@@ -108,8 +104,11 @@ struct sql_commit {
 	unsigned records;
 	struct cfs_usage usage;
 };
-/* Fills req->known_length, from the cache if possible. Called before the statement. */
+/* Fills req->known_length, from the cache if possible. Called before an engine's own statement. */
 int sql_prepare_commit(struct sql_conn *c, struct sql_commit *a);
+/* Returns the results of a commit, and caches the attributes. */
+int sql_committed(struct sql_db *db, const struct sql_commit *a, unsigned *ret_records,
+		  struct cfs_usage *ret_usage);
 /* The commits of a group, of different files, and their results: err[i], and v[i] without error. */
 struct sql_group {
 	size_t n;

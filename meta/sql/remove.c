@@ -28,7 +28,8 @@ struct cfs_attr sql_missing_node(const struct sql_edge *edge)
 	};
 }
 
-int sql_lock_victim(struct sql_conn *c, const struct sql_edge *edge, struct cfs_attr *ret)
+/* A missing node is replaced by sql_missing_node(). */
+static int lock_victim(struct sql_conn *c, const struct sql_edge *edge, struct cfs_attr *ret)
 {
 	int r = sql_get_node(c, edge->ino, true, ret);
 
@@ -78,22 +79,20 @@ static int delete_rows(struct sql_conn *c, const struct cfs_ctx *ctx, int has_da
 
 static int to_trash(struct sql_conn *c, const struct cfs_ctx *ctx,
 		    const struct cfs_engine_remove *req, const char *name, size_t len,
-		    struct cfs_removed *v, struct cfs_usage *u)
+		    struct cfs_removed *v)
 {
-	int r;
+	int r = sql_post(c, SQL_put_trash, "ibii", req->trash, name, len, v->ino,
+			 (int64_t)v->attr.type);
 
-	r = sql_post(c, SQL_put_trash, "ibii", req->trash, name, len, v->ino,
-		     (int64_t)v->attr.type);
 	if (r < 0)
 		return r;
 	v->outcome = CFS_REMOVED_TRASHED;
 	cfs_rules_moved(ctx, req->trash, &v->attr);
-	cfs_usage_entry(u, req->trash, &v->attr, 1);
 	return sql_move_node(c, v->ino, &v->attr);
 }
 
 static int drop_link(struct sql_conn *c, const struct cfs_ctx *ctx, int has_data,
-		     struct cfs_removed *v, struct cfs_usage *u)
+		     struct cfs_removed *v)
 {
 	struct cfs_engine_host *host = sql_host(c);
 	bool dir = v->attr.type == CFS_TYPE_DIR;
@@ -115,12 +114,11 @@ static int drop_link(struct sql_conn *c, const struct cfs_ctx *ctx, int has_data
 		return r < 0 ? r : sql_move_node(c, v->ino, &v->attr);
 	}
 	v->outcome = CFS_REMOVED_DELETED;
-	cfs_usage_inode(u, &v->attr, -1);
 	return delete_rows(c, ctx, has_data, v);
 }
 
 int sql_dispose(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_engine_remove *req,
-		int has_data, struct cfs_removed *v, struct cfs_usage *u)
+		int has_data, struct cfs_removed *v)
 {
 	bool trash = req->trash && !(v->attr.flags & CFS_FLAG_SKIP_TRASH);
 	char name[CFS_NAME_MAX + 1];
@@ -128,7 +126,6 @@ int sql_dispose(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_
 	size_t len = 0;
 	int r;
 
-	cfs_usage_entry(u, req->parent, &v->attr, -1);
 	if (v->attr.type == CFS_TYPE_DIR) {
 		r = sql_post(c, SQL_del_dir_stat, "i", v->ino);
 		if (r >= 0)
@@ -144,7 +141,7 @@ int sql_dispose(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_
 			return r;
 		trash = r == -ENOENT;
 	}
-	return trash ? to_trash(c, ctx, req, name, len, v, u) : drop_link(c, ctx, has_data, v, u);
+	return trash ? to_trash(c, ctx, req, name, len, v) : drop_link(c, ctx, has_data, v);
 }
 
 struct remove {
@@ -193,7 +190,7 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	if (a->dir != (edge.type == CFS_TYPE_DIR))
 		return a->dir ? -ENOTDIR : -EISDIR;
 	a->ret.ino = edge.ino;
-	r = sql_lock_victim(c, &edge, &a->ret.attr);
+	r = lock_victim(c, &edge, &a->ret.attr);
 	if (r < 0)
 		return r;
 	r = cfs_rules_remove_entry(ctx, req->parent, &parent, &a->ret.attr);
@@ -212,9 +209,10 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	a->raced = r == 0;
 	if (r <= 0)
 		return r < 0 ? r : -ENOENT;
-	r = sql_dispose(c, ctx, req, -1, &a->ret, &a->usage);
+	r = sql_dispose(c, ctx, req, -1, &a->ret);
 	if (r < 0)
 		return r;
+	cfs_usage_removed(&a->usage, req->parent, req->trash, &a->ret);
 	r = sql_touch_dir(c, ctx, req->parent, a->dir ? -1 : 0);
 	if (r < 0)
 		return r;

@@ -342,10 +342,6 @@ static int exchange(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename
 		return 0;
 	a->dst_nlink = (src->type == CFS_TYPE_DIR) - (dst->type == CFS_TYPE_DIR);
 	a->src_nlink = -a->dst_nlink;
-	cfs_usage_entry(&a->usage, q->src_parent, src, -1);
-	cfs_usage_entry(&a->usage, q->src_parent, dst, 1);
-	cfs_usage_entry(&a->usage, q->dst_parent, dst, -1);
-	cfs_usage_entry(&a->usage, q->dst_parent, src, 1);
 	return 0;
 }
 
@@ -378,7 +374,7 @@ static int take_name_of_victim(struct sql_conn *c, const struct cfs_ctx *ctx, st
 		return r;
 	if (a->dst.type == CFS_TYPE_DIR)
 		a->dst_nlink--;
-	return sql_dispose(c, ctx, &victim, a->dst_has_data, &a->ret.victim, &a->usage);
+	return sql_dispose(c, ctx, &victim, a->dst_has_data, &a->ret.victim);
 }
 
 static int move(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename *a)
@@ -393,8 +389,6 @@ static int move(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename *a)
 	if (q->src_parent != q->dst_parent) {
 		a->src_nlink -= src->type == CFS_TYPE_DIR;
 		a->dst_nlink += src->type == CFS_TYPE_DIR;
-		cfs_usage_entry(&a->usage, q->src_parent, src, -1);
-		cfs_usage_entry(&a->usage, q->dst_parent, src, 1);
 	}
 	return update_moved(c, ctx, a->src.ino, q->dst_parent, src);
 }
@@ -464,6 +458,7 @@ static int rename_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 		r = touch_parents(c, ctx, a);
 	if (r >= 0 && !cfs_ino_is_trash(a->req->r.dst_parent))
 		r = sql_keep_late(c, a->req->r.dst_parent, &a->dst_dir);
+	cfs_usage_renamed(&a->usage, a->req, &a->ret);
 	if (r >= 0)
 		r = sql_write_usage(c, &a->usage);
 	return r < 0 ? r : log_move(c, ctx, a);

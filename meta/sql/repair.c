@@ -144,8 +144,9 @@ static int check_orphan(struct sql_conn *c, const struct cfs_ctx *ctx, struct ch
 	if (!wanted(a, CFS_DAMAGE_ORPHAN))
 		return 0;
 	gone.attr = *attr;
-	r = sql_dispose(c, ctx, &req, -1, &gone, &a->usage);
-	a->usage.n_dirs = 0; /* no directory contains the inode */
+	r = sql_dispose(c, ctx, &req, -1, &gone);
+	if (gone.outcome == CFS_REMOVED_DELETED)
+		cfs_usage_inode(&a->usage, &gone.attr, -1);
 	return r < 0 ? r : sql_write_usage(c, &a->usage);
 }
 

@@ -141,8 +141,10 @@ int sql_claim_node(struct sql_conn *c, cfs_ino_t ino);
 int sql_lock_tree(struct sql_conn *c);
 int sql_put_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);    /* insert */
 int sql_update_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr); /* whole row */
-/* Reads the columns {NODE} of a row, which start at col. */
+/* The attributes in the columns {NODE}. */
 #define SQL_NODE_COLUMNS 18
+void sql_node_row(const int64_t row[SQL_NODE_COLUMNS], struct cfs_attr *ret);
+/* The same of the current row of a query, where they start at col. */
 void sql_node_columns(struct sql_conn *c, enum sql_stmt_id id, int col, struct cfs_attr *ret);
 struct sql_edge {
 	cfs_ino_t ino;

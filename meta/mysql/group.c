@@ -4,7 +4,11 @@
  * all files. MariaDB gets them as one compound statement (compound.c), other servers as a
  * multi-statement query (multi.c). Values are put into the text; bytes in hexadecimal.
  *
- * A file that the statements do not fit makes all of them fail, and the commits are made one by one.
+ * One file that the statements do not handle makes the whole group fail, and the commits are made one
+ * by one.
+ *
+ * The SQL is not that of a single commit (batch-texts.h): each form costs the server more than twice
+ * as much in the place of the other (docs/performance.md).
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -153,29 +157,24 @@ static void take_row(struct mysql_conn *m, struct answer *a, const int64_t *row,
 		return;
 	}
 	k = &a->g->v[i];
-	mysql_node_row(row + NODE, &k->attr);
+	sql_node_row(row + NODE, &k->attr);
 	k->records = (unsigned)(row[LIST_BYTES] / CFS_SLICE_BYTES);
 	/* Cannot fail: a growing file has one parent here. */
 	(void)sql_usage_length(&m->sql, k->req->ino, &k->attr, a->old_length[i], &k->usage);
 	a->seen++;
 }
 
-static int take_rows(struct mysql_conn *m, struct answer *a)
+static int take_rows(struct mysql_conn *m, MYSQL_RES *rows, void *arg)
 {
-	MYSQL_RES *rows = mysql_store_result(m->handle);
-	unsigned columns, i;
+	unsigned columns = rows ? mysql_num_fields(rows) : 0, i;
 	int64_t row[COLUMNS];
 	MYSQL_ROW v;
 
-	if (!rows)
-		return -EIO;
-	columns = mysql_num_fields(rows);
-	while (columns <= COLUMNS && (v = mysql_fetch_row(rows))) {
+	while (columns && columns <= COLUMNS && (v = mysql_fetch_row(rows))) {
 		for (i = 0; i < columns; i++)
 			row[i] = v[i] ? strtoll(v[i], NULL, 10) : 0;
-		take_row(m, a, row, columns);
+		take_row(m, arg, row, columns);
 	}
-	mysql_free_result(rows);
 	return 0;
 }
 
@@ -183,17 +182,9 @@ static int take_rows(struct mysql_conn *m, struct answer *a)
 static int run(struct mysql_conn *m, const char *text, struct answer *a)
 {
 	unsigned unfit = m->way == MYSQL_COMPOUND ? ER_SIGNAL_EXCEPTION : ER_DATA_OUT_OF_RANGE;
-	unsigned code;
-	int more, r = 0;
+	int r = mysql_send_text(m, text, strlen(text), take_rows, a);
+	unsigned code = r ? mysql_errno(m->handle) : 0;
 
-	m->sent = true;
-	m->sql.round_trips++;
-	more = mysql_real_query(m->handle, text, strlen(text));
-	while (!more && !r) {
-		r = mysql_field_count(m->handle) ? take_rows(m, a) : 0;
-		more = r ? 1 : mysql_next_result(m->handle);
-	}
-	code = more > 0 ? mysql_errno(m->handle) : 0;
 	if (code == unfit)
 		return 0;
 	if (code)
@@ -210,26 +201,22 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	char *text;
 	int r;
 
-	if (m->way == MYSQL_GENERIC || m->tidb)
+	if (m->tidb)
 		return 0;
 	text = group_text(m, ctx, arg);
 	if (!text)
 		return -ENOMEM;
 	r = mysql_batch_end(m, run(m, text, &a));
 	free(text);
-	/* None was made. One by one they have fewer locks at a time. */
-	return r == -EEXIST || r == -EAGAIN ? 0 : r;
-}
-
-static int commit_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
-{
-	return -EINPROGRESS; /* the caller asks find_commit for each */
+	/* No commit was made. One by one, they hold fewer locks at a time. */
+	return r == -EAGAIN ? 0 : r;
 }
 
 static int run_group(struct sql_db *db, const struct cfs_ctx *ctx, struct sql_group *g)
 {
-	int r = mysql_batch(db, ctx, CFS_META_OP_write, commit_once, commit_applied, g, sizeof(*g));
+	int r = mysql_batch(db, ctx, CFS_META_OP_write, commit_once, NULL, g, sizeof(*g));
 
+	/* After -EINPROGRESS the caller asks find_commit for each. */
 	return r > 0 ? 0 : r ? r : -EAGAIN;
 }
 

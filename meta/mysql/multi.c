@@ -69,11 +69,6 @@ static const char *const texts[] = {
 #undef BATCH
 };
 
-bool mysql_is_multi(const struct mysql_conn *m, enum mysql_batch_id id)
-{
-	return m->way == MYSQL_MULTI && (size_t)id < CFS_ARRAY_SIZE(texts) && texts[id];
-}
-
 /* ---- writing ---- */
 
 struct query {
@@ -89,6 +84,11 @@ struct query {
 	unsigned depth;
 	int take[MAX_STATEMENTS]; /* index of the statement's first column in the answer, or -1 */
 	unsigned n_statements, commit;
+	/* the answer */
+	int64_t *row;
+	unsigned n, n_results;
+	int done;
+	bool committed;
 };
 
 static const struct sql_param *next_param(struct query *k)
@@ -214,75 +214,64 @@ static int take_row(struct mysql_conn *m, MYSQL_RES *rows, int at, int64_t *row,
 	return MYSQL_DONE_ROW;
 }
 
-static int take(struct mysql_conn *m, int at, int64_t *row, unsigned n)
+/* Copies the wanted part of a statement's result to the answer. */
+static int take(struct mysql_conn *m, MYSQL_RES *rows, void *arg)
 {
-	MYSQL_RES *rows = NULL;
-	int r = MYSQL_DONE;
+	struct query *k = arg;
+	unsigned i = k->n_results++;
+	int at = i < k->n_statements ? k->take[i] : -1, r = MYSQL_DONE;
 
-	if (!mysql_field_count(m->handle)) {
-		if (at >= 0 && (unsigned)at < n)
-			row[at] = (int64_t)mysql_affected_rows(m->handle);
+	if (at >= 0 && rows)
+		r = take_row(m, rows, at, k->row, k->n);
+	else if (at >= 0)
+		k->row[at] = (int64_t)mysql_affected_rows(m->handle);
+	if (r < 0)
 		return r;
-	}
-	rows = mysql_store_result(m->handle);
-	if (!rows)
-		return -EIO;
-	if (at >= 0)
-		r = take_row(m, rows, at, row, n);
-	mysql_free_result(rows);
-	return r;
+	k->done = CFS_MAX(k->done, r);
+	k->committed |= i == k->commit;
+	return 0;
 }
 
-/*
- * Reads the answers of all statements. ret_committed: the COMMIT has succeeded. The caller treats a
- * later error as a lost answer, and does not retry the operation.
- */
-static int run(struct mysql_conn *m, const struct query *k, int64_t *row, unsigned n,
-	       bool *ret_committed)
+int mysql_send_text(struct mysql_conn *m, const char *text, size_t len, mysql_result_fn fn,
+		    void *arg)
 {
-	int more = mysql_real_query(m->handle, m->text.v, m->text.len), r = MYSQL_DONE, got;
-	unsigned i;
-
-	*ret_committed = false;
-	for (i = 0; !more; i++) {
-		got = take(m, i < k->n_statements ? k->take[i] : -1, row, n);
-		if (got < 0)
-			return got;
-		if (got == MYSQL_DONE_ROW)
-			r = got;
-		if (i == k->commit)
-			*ret_committed = true;
-		more = mysql_next_result(m->handle);
-	}
-	if (more > 0)
-		return -EIO;
-	return i == k->n_statements ? r : -EPROTO;
-}
-
-static int send(struct mysql_conn *m, const struct query *k, int64_t *row, unsigned n,
-		const char *name)
-{
-	bool committed;
-	unsigned code;
-	int r;
+	int more, r = 0;
 
 	m->sent = true;
 	m->sql.round_trips++;
-	r = run(m, k, row, n, &committed);
-	if (r >= 0)
-		return r;
-	code = mysql_errno(m->handle);
-	if (code == ER_DATA_OUT_OF_RANGE && !committed)
-		r = 0;
-	else if (code)
+	more = mysql_real_query(m->handle, text, len);
+	while (!more) {
+		bool columns = mysql_field_count(m->handle) > 0;
+		MYSQL_RES *rows = columns ? mysql_store_result(m->handle) : NULL;
+
+		r = columns && !rows ? -EIO : fn(m, rows, arg);
+		mysql_free_result(rows);
+		if (r < 0)
+			return r;
+		more = mysql_next_result(m->handle);
+	}
+	return more > 0 ? -EIO : 0;
+}
+
+/* After COMMIT an error is treated as a lost answer: the operation is not repeated. */
+static int send(struct mysql_conn *m, struct query *k, const char *name)
+{
+	int r = mysql_send_text(m, m->text.v, m->text.len, take, k);
+	unsigned code = r ? mysql_errno(m->handle) : 0;
+
+	if (!r && k->n_results == k->n_statements)
+		return k->done;
+	if (code == ER_DATA_OUT_OF_RANGE && !k->committed)
+		return 0;
+	if (code)
 		r = mysql_error_of(m, code, mysql_error(m->handle), name);
-	return committed ? -ENOTCONN : r;
+	return k->committed ? -ENOTCONN : r ? r : -EPROTO;
 }
 
 int mysql_multi_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
 		    const struct mysql_params *params)
 {
-	struct query k = {.params = params};
+	struct query k = {.params = params, .row = row, .n = n, .done = MYSQL_DONE};
 	int r = 0;
 
 	if (!m->multi[id]) {
@@ -291,5 +280,5 @@ int mysql_multi_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, 
 	}
 	if (!r)
 		r = write_query(&k, m->multi[id], &m->text);
-	return r ? r : send(m, &k, row, n, mysql_batch_name(id));
+	return r ? r : send(m, &k, mysql_batch_name(id));
 }

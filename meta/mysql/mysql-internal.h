@@ -141,7 +141,6 @@ int mysql_set_int(struct mysql_stmt *s, int n, int64_t v);
 int mysql_set_bytes(struct mysql_stmt *s, int n, const void *v, size_t len, bool text);
 
 /* text.c: 0 or -ENOMEM. Bytes are written in hexadecimal, so that the server never parses them. */
-int mysql_text_room(struct mysql_text *t, size_t n);
 int mysql_text_put(struct mysql_text *t, const char *v, size_t len);
 int mysql_text_put_int(struct mysql_text *t, int64_t v);
 int mysql_text_put_bytes(struct mysql_text *t, const uint8_t *v, size_t len, bool text);
@@ -166,8 +165,6 @@ int mysql_batch_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, 
 		    const struct sql_param *params, size_t n_params);
 /* Ends the transaction of a batch whose result is r, which it returns. */
 int mysql_batch_end(struct mysql_conn *m, int r);
-/* Reads the attributes of a row of {NODE}. */
-void mysql_node_row(const int64_t row[SQL_NODE_COLUMNS], struct cfs_attr *ret);
 /* For messages. */
 const char *mysql_batch_name(enum mysql_batch_id id);
 struct mysql_params {
@@ -179,17 +176,24 @@ int mysql_compound_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *ro
 		       const struct mysql_params *params);
 int mysql_multi_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
 		    const struct mysql_params *params);
-bool mysql_is_multi(const struct mysql_conn *m, enum mysql_batch_id id);
 /*
- * One attempt of an operation. 1: done; 0: nothing has changed, and the caller runs the generic
- * transaction; negative: an error of the database.
+ * Sends several statements as one text, and calls fn with the result of each; rows: NULL without
+ * columns. Returns 0, the first negative value of fn, or -EIO for an error of the server.
+ */
+typedef int (*mysql_result_fn)(struct mysql_conn *m, MYSQL_RES *rows, void *arg);
+int mysql_send_text(struct mysql_conn *m, const char *text, size_t len, mysql_result_fn fn,
+		    void *arg);
+/*
+ * One attempt of an operation. 1: done; 0 or -EEXIST: nothing has changed, and the caller runs the
+ * generic transaction; another negative value: an error of the database.
  */
 typedef int (*mysql_batch_fn)(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg);
 /*
- * Runs fn until it gets an answer or the deadline has passed. After a lost answer, `applied` is the
- * commit probe: 1: the operation was executed; 0: it was not. It runs before the next attempt, and
- * again before 0 is returned. size: of *arg; `applied` gets a copy of *arg, from when the answer
- * was lost.
+ * Runs fn until it gets an answer or the deadline has passed; 0 at once on a volume with a changelog
+ * or on a connection without batches. After a lost answer, `applied` is the commit probe: 1: the
+ * operation was executed; 0: it was not. It runs before the next attempt, and again before 0 is
+ * returned. size: of *arg; `applied` gets a copy of *arg, from when the answer was lost. NULL: the
+ * result is then -EINPROGRESS.
  */
 int mysql_batch(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 		mysql_batch_fn fn, mysql_batch_fn applied, void *arg, size_t size);

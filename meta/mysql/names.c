@@ -22,8 +22,6 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 	int64_t row[MYSQL_DIR_COLUMNS];
 	int r;
 
-	if (!m->way)
-		return 0;
 	r = mysql_get_dir(m, req->parent, &a->parent);
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
@@ -54,7 +52,7 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 		return 1;
 	}
 	cfs_optimistic_dir_forget(db->optimistic, req->parent);
-	return r == -EEXIST ? 0 : r;
+	return r;
 }
 
 /* Inode numbers are unique: if the name leads to this number, this operation has created it. */
@@ -77,11 +75,9 @@ int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 		   cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage)
 {
 	struct mknod a = {.req = req, .ino = ino};
-	int r = 0;
+	int r = mysql_batch(sql_db(e), ctx, CFS_META_OP_mknod, mknod_once, mknod_applied, &a,
+			    sizeof(a));
 
-	if (!cfs_host_changelog(e->host))
-		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_mknod, mknod_once, mknod_applied, &a,
-				sizeof(a));
 	if (!r)
 		return sql_op_mknod(e, ctx, req, ino, ret, ret_usage);
 	if (r < 0)
@@ -89,9 +85,7 @@ int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 	*ret = (struct cfs_entry){.ino = ino, .attr = a.attr};
 	cfs_optimistic_file_remember(sql_db(e)->optimistic, req->parent, req->name, req->name_len,
 				     ret);
-	*ret_usage = (struct cfs_usage){0};
-	cfs_usage_inode(ret_usage, &a.attr, 1);
-	cfs_usage_entry(ret_usage, req->parent, &a.attr, 1);
+	cfs_usage_made(ret_usage, req->parent, &a.attr);
 	if (req->ret_parent)
 		*req->ret_parent = a.parent;
 	return 0;
@@ -112,7 +106,7 @@ static int link_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 	struct link *a = arg;
 	struct cfs_attr *t = &a->attr;
 	int64_t none;
-	int r = m->way ? mysql_get_dir(m, a->parent, &a->dir) : -ENOENT;
+	int r = mysql_get_dir(m, a->parent, &a->dir);
 
 	if (!r)
 		r = sql_get_node(&m->sql, a->ino, false, t);
@@ -130,7 +124,7 @@ static int link_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 				       MYSQL_STILL(t), SQL_B(a->name, a->len), MYSQL_DIR(&a->dir)));
 	if (r <= 0)
 		cfs_optimistic_dir_forget(db->optimistic, a->parent);
-	return r == -EEXIST ? 0 : r;
+	return r;
 }
 
 static int link_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
@@ -148,11 +142,9 @@ int mysql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 		  const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
 	struct link a = {.ino = ino, .parent = parent, .name = name, .len = len};
-	int r = 0;
+	int r = mysql_batch(sql_db(e), ctx, CFS_META_OP_link, link_once, link_applied, &a,
+			    sizeof(a));
 
-	if (!cfs_host_changelog(e->host))
-		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_link, link_once, link_applied, &a,
-				sizeof(a));
 	if (!r)
 		return sql_op_link(e, ctx, ino, parent, name, len, ret, ret_usage);
 	if (r < 0)
@@ -161,8 +153,7 @@ int mysql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 	a.attr.parent = 0;
 	a.attr.ctime = ctx->now;
 	*ret = a.attr;
-	*ret_usage = (struct cfs_usage){.uid = a.attr.uid, .gid = a.attr.gid};
-	cfs_usage_entry(ret_usage, parent, &a.attr, 1);
+	cfs_usage_linked(ret_usage, parent, &a.attr);
 	return 0;
 }
 
@@ -187,14 +178,6 @@ static int decide(const struct cfs_ctx *ctx, struct setattr *a)
 	return r > 0;
 }
 
-/* Decides by the stored attributes: cached ones must not refuse, or be returned as the result. */
-static int decide_by_row(struct mysql_conn *m, const struct cfs_ctx *ctx, struct setattr *a)
-{
-	int r = sql_get_node(&m->sql, a->ino, false, &a->old);
-
-	return r < 0 ? r : decide(ctx, a);
-}
-
 static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	struct setattr *a = arg;
@@ -202,11 +185,10 @@ static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *a
 	int64_t row[SQL_NODE_COLUMNS];
 	int r;
 
-	if (!m->way)
-		return 0;
 	if (!cfs_optimistic_attr(m->sql.db->optimistic, a->ino, &a->old) || !decide(ctx, a)) {
-		r = decide_by_row(m, ctx, a);
-		if (r <= 0)
+		/* Cached attributes must not refuse, or be returned as the result. */
+		r = sql_get_node(&m->sql, a->ino, false, &a->old);
+		if (r < 0 || !decide(ctx, a))
 			return r < 0 ? r : 1;
 	}
 	if (o->access_acl)
@@ -221,7 +203,7 @@ static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *a
 			   SQL_I(sql_sub_us(t->mtime)), SQL_I(o->type), SQL_I(o->flags),
 			   SQL_I(o->mode), SQL_I(o->uid), SQL_I(o->gid), SQL_I(o->parent)));
 	if (r > 0) {
-		mysql_node_row(row, &a->attr);
+		sql_node_row(row, &a->attr);
 		cfs_optimistic_attr_changed(m->sql.db->optimistic, a->ino, t);
 	} else {
 		cfs_optimistic_dir_forget(m->sql.db->optimistic, a->ino);
@@ -260,7 +242,7 @@ int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	int r = 0;
 
 	/* The batch has no tier, which is rarely changed. */
-	if (!cfs_host_changelog(e->host) && !(set & CFS_SET_TIER))
+	if (!(set & CFS_SET_TIER))
 		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_setattr, setattr_once, setattr_applied,
 				&a, sizeof(a));
 	if (!r)

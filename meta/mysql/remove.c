@@ -86,7 +86,7 @@ static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct
 	int64_t row[MYSQL_DIR_COLUMNS + 1] = {0};
 	cfs_ino_t dir = a->req->parent;
 	bool ask;
-	int r = m->way ? decide(m, ctx, a) : 0;
+	int r = decide(m, ctx, a);
 
 	if (r > 0) {
 		ask = !cfs_ino_is_trash(dir) &&
@@ -102,8 +102,8 @@ static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct
 		cfs_optimistic_dir_forget(db->optimistic, dir);
 	}
 	cfs_optimistic_file_forget(db->optimistic, a->victim.ino);
-	/* -EEXIST: the trash has this name already; the generic transaction handles that. */
-	return r == -EEXIST ? 0 : r;
+	/* -EEXIST: the trash has this name already. */
+	return r;
 }
 
 static int remove_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
@@ -112,7 +112,7 @@ static int remove_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	int r = try_to_remove(m, ctx, a);
 
 	/* The cached attributes were outdated and are dropped: the next try reads the victim. */
-	return r || !a->cached ? r : try_to_remove(m, ctx, a);
+	return (r && r != -EEXIST) || !a->cached ? r : try_to_remove(m, ctx, a);
 }
 
 /*
@@ -157,10 +157,8 @@ static int remove_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void 
 static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 	       struct removal *a, struct cfs_removed *ret, struct cfs_usage *ret_usage)
 {
-	int r = 0;
+	int r = mysql_batch(sql_db(e), ctx, op, remove_once, remove_applied, a, sizeof(*a));
 
-	if (!cfs_host_changelog(e->host))
-		r = mysql_batch(sql_db(e), ctx, op, remove_once, remove_applied, a, sizeof(*a));
 	if (r <= 0)
 		return r;
 	*ret = a->ret;

@@ -93,8 +93,6 @@ static int rename_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	const struct cfs_rename *q = &a->req->r;
 	int r;
 
-	if (!m->way)
-		return 0;
 	r = mysql_get_dir(m, q->src_parent, &a->src_dir);
 	if (!r)
 		r = mysql_get_dir(m, q->dst_parent, &a->dst_dir);
@@ -111,7 +109,7 @@ static int rename_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	}
 	cfs_optimistic_dir_forget(db->optimistic, q->src_parent);
 	cfs_optimistic_dir_forget(db->optimistic, q->dst_parent);
-	return r == -EEXIST ? 0 : r;
+	return r;
 }
 
 /* The commit probe: 1 when the target name leads to the moved inode. */
@@ -128,26 +126,6 @@ static int rename_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void 
 	return edge.ino == a->src.ino;
 }
 
-static void count(struct rename *a, const struct cfs_ctx *ctx, struct cfs_usage *u)
-{
-	const struct cfs_rename *q = &a->req->r;
-	struct cfs_attr *src = &a->src.attr;
-
-	cfs_rules_moved(ctx, q->dst_parent, src);
-	if (q->src_parent != q->dst_parent) {
-		cfs_usage_entry(u, q->src_parent, src, -1);
-		cfs_usage_entry(u, q->dst_parent, src, 1);
-	}
-	if (!a->dst.ino)
-		return;
-	a->victim.ino = a->dst.ino;
-	a->victim.attr = a->dst.attr;
-	if (a->victim.outcome == CFS_REMOVED_TRASHED)
-		cfs_rules_moved(ctx, a->req->trash, &a->victim.attr);
-	if (a->victim.outcome != CFS_REMOVED_NONE)
-		cfs_usage_removed(u, q->dst_parent, a->req->trash, &a->victim);
-}
-
 int mysql_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		    const struct cfs_engine_rename *req, struct cfs_renamed *ret,
 		    struct cfs_usage *ret_usage)
@@ -155,15 +133,19 @@ int mysql_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	struct rename a = {.req = req};
 	int r = 0;
 
-	if (!cfs_host_changelog(e->host) && !(req->r.flags & ~CFS_RENAME_NOREPLACE))
+	if (!(req->r.flags & ~CFS_RENAME_NOREPLACE))
 		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_rename, rename_once, rename_applied, &a,
 				sizeof(a));
 	if (!r)
 		return sql_op_rename(e, ctx, req, ret, ret_usage);
 	if (r < 0)
 		return r;
-	*ret_usage = (struct cfs_usage){0};
-	count(&a, ctx, ret_usage);
+	cfs_rules_moved(ctx, req->r.dst_parent, &a.src.attr);
+	a.victim.ino = a.dst.ino;
+	a.victim.attr = a.dst.attr;
+	if (a.victim.outcome == CFS_REMOVED_TRASHED)
+		cfs_rules_moved(ctx, req->trash, &a.victim.attr);
 	*ret = (struct cfs_renamed){.moved = a.src, .victim = a.victim};
+	cfs_usage_renamed(ret_usage, req, ret);
 	return 0;
 }

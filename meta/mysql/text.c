@@ -11,7 +11,7 @@
 #define FIRST_CAP  (4u << 10)
 #define INT_DIGITS 24
 
-int mysql_text_room(struct mysql_text *t, size_t n)
+static int make_room(struct mysql_text *t, size_t n)
 {
 	size_t cap = t->cap ? t->cap : FIRST_CAP;
 	char *v;
@@ -30,7 +30,7 @@ int mysql_text_room(struct mysql_text *t, size_t n)
 
 int mysql_text_put(struct mysql_text *t, const char *v, size_t len)
 {
-	int r = mysql_text_room(t, len);
+	int r = make_room(t, len);
 
 	if (r)
 		return r;
@@ -41,7 +41,7 @@ int mysql_text_put(struct mysql_text *t, const char *v, size_t len)
 
 int mysql_text_put_int(struct mysql_text *t, int64_t v)
 {
-	int r = mysql_text_room(t, INT_DIGITS);
+	int r = make_room(t, INT_DIGITS);
 
 	if (!r)
 		t->len += (size_t)snprintf(t->v + t->len, INT_DIGITS, "%" PRId64, v);
@@ -52,7 +52,7 @@ int mysql_text_put_bytes(struct mysql_text *t, const uint8_t *v, size_t len, boo
 {
 	static const char digits[] = "0123456789abcdef";
 	const char *begin = text ? "_utf8mb4 x'" : "x'";
-	int r = mysql_text_room(t, strlen(begin) + 2 * len + 1);
+	int r = make_room(t, strlen(begin) + 2 * len + 1);
 	size_t i;
 
 	if (r)

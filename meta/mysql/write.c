@@ -41,15 +41,12 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	int64_t row[COLUMNS];
 	int r;
 
-	if (!m->way)
-		return 0;
 	r = sql_prepare_commit(&m->sql, a);
-	if (r < 0)
-		return r;
-	r = run_batch(m, ctx, a->req, row);
+	if (!r)
+		r = run_batch(m, ctx, a->req, row);
 	if (r <= 0)
-		return r == -EEXIST ? 0 : r;
-	mysql_node_row(row + NODE, &a->attr);
+		return r;
+	sql_node_row(row + NODE, &a->attr);
 	a->records = (unsigned)(row[LIST_BYTES] / CFS_SLICE_BYTES);
 	/*
 	 * Cannot fail: a growing file has one parent here, as one with several names takes the
@@ -60,27 +57,18 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	return 1;
 }
 
-static int commit_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
-{
-	return -EINPROGRESS; /* the caller asks find_commit */
-}
-
 int mysql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
 			  unsigned *ret_records, struct cfs_usage *ret_usage)
 {
 	struct sql_commit a = {.req = c};
 	int r = 0;
 
-	if (!cfs_host_changelog(e->host) && !cfs_rules_record(c->indx, &c->slice))
-		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_write, commit_once, commit_applied, &a,
+	if (!cfs_rules_record(c->indx, &c->slice))
+		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_write, commit_once, NULL, &a,
 				sizeof(a));
 	if (!r)
 		return sql_op_commit_slice(e, ctx, c, ret_records, ret_usage);
 	if (r < 0)
-		return r;
-	cfs_optimistic_file_changed(sql_db(e)->optimistic, c->ino, &a.attr);
-	c->attr = a.attr;
-	*ret_records = a.records;
-	*ret_usage = a.usage;
-	return 0;
+		return r; /* the caller asks find_commit after -EINPROGRESS */
+	return sql_committed(sql_db(e), &a, ret_records, ret_usage);
 }

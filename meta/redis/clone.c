@@ -28,9 +28,8 @@ int rds_op_clone_ino(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		r = rds_attr_reply(a->element[1], &ret->attr);
 	if (!r) {
 		ret->ino = ino;
-		*ret_usage = (struct cfs_usage){0};
 		/* The clone of the parent has the parent's statistics already. */
-		cfs_usage_inode(ret_usage, &ret->attr, 1);
+		cfs_usage_made(ret_usage, 0, &ret->attr);
 	}
 	return r;
 }
@@ -38,13 +37,11 @@ int rds_op_clone_ino(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 int rds_op_attach(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		  const char *name, size_t len, struct cfs_usage *ret_usage)
 {
-	uint8_t who[RDS_WHO_MAX];
 	RDS_REQUEST(q, e);
 	struct cfs_attr attr;
 	redisReply *a;
-	int r = rds_script(&q, ctx, CFS_META_OP_other, &rds_attach_lua, &a, "uu88bbts", parent, ino,
-			   parent, ino, name, len, who, rds_who(ctx, who), ctx->now,
-			   rds_stats(rds_of(e)));
+	int r = rds_script(&q, ctx, CFS_META_OP_other, &rds_attach_lua, &a, "uu88bwts", parent, ino,
+			   parent, ino, name, len, ctx, ctx->now, rds_stats(rds_of(e)));
 
 	if (!r)
 		r = rds_attr_reply(a->element[1], &attr);

@@ -236,8 +236,7 @@ int rds_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct 
 
 /*
  * One script for each file, all of them in a transaction: other clients see all or none. Each script
- * has a stored answer of its own, so that what became of its commit is found out as for a single
- * one.
+ * has a stored answer, by which the outcome of its commit is found as for a single commit.
  */
 struct group {
 	struct rds_request q;	/* MULTI, the scripts, EXEC */
@@ -267,8 +266,8 @@ static void put_group(struct group *g, const struct cfs_ctx *ctx, uint64_t slots
 }
 
 /*
- * The server may have made the commits, or make them yet. Each is sent again by itself, with its key
- * and number: the server returns the stored answer, or makes it.
+ * The server may have executed the commits, or may still do so. Each is sent again alone, with its key
+ * and number: the server returns the stored answer, or executes it.
  */
 static void group_unknown(struct group *g, uint64_t begun_ms)
 {
@@ -281,7 +280,7 @@ static void group_unknown(struct group *g, uint64_t begun_ms)
 	}
 }
 
-/* False: a script has failed by itself, since the server does not have it, or a key is damaged. */
+/* False: a script has failed, because it is not loaded or a key is damaged. */
 static bool take_group(struct group *g, struct cfs_committed *ret)
 {
 	const redisReply *all = g->q.reply[g->q.n - 1];
@@ -320,7 +319,7 @@ static size_t run_group(struct group *g, const struct cfs_ctx *ctx, struct cfs_c
 		atomic_store(&g->q.r->group_slots, slots);
 		return g->n;
 	}
-	/* Such as a proxy that takes no transactions. */
+	/* For example, a proxy without MULTI. */
 	if (r == -EACCES || r == -EIO)
 		atomic_store(&g->q.r->group_refused, true);
 	group_unknown(g, begun_ms);
@@ -515,7 +514,8 @@ int rds_op_fallocate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	return r ? r : rds_change_reply(e, ino, a, ret, ret_usage);
 }
 
-int rds_chunk_end(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t *ret)
+/* The largest number of chunks that the file can have. */
+static int chunk_end(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t *ret)
 {
 	RDS_REQUEST(q, e);
 	struct cfs_attr attr;
@@ -541,7 +541,7 @@ ssize_t rds_op_list_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_
 	uint64_t stop, indx;
 	RDS_REQUEST(q, e);
 	size_t n = 0, i;
-	int r = rds_chunk_end(e, ctx, ino, &stop);
+	int r = chunk_end(e, ctx, ino, &stop);
 
 	if (!r && stop > (uint64_t)first + RDS_CHUNKS_ONE_BY_ONE) {
 		r = rds_find_chunks(e, ctx, ino, &found);

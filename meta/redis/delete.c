@@ -147,11 +147,6 @@ bool rds_unknown_commit_find(struct rds *r, uint64_t slice, char key[RDS_KEY_MAX
 	return until_ms > cfs_now_ms();
 }
 
-static uint64_t chunks_of(uint64_t length)
-{
-	return (length >> CFS_CHUNK_BITS) + ((length & (CFS_CHUNK_SIZE - 1)) != 0);
-}
-
 /* "inode:length" */
 static bool parse_member(const redisReply *m, cfs_ino_t *ret_ino, uint64_t *ret_length)
 {
@@ -243,7 +238,7 @@ int rds_op_delete_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 	if (r)
 		return r;
 	rds_deletions_add(rds_of(e), ino, length);
-	stop = CFS_MAX(chunks_of(length), 1);
+	stop = CFS_MAX(CFS_DIV_UP(length, CFS_CHUNK_SIZE), 1);
 	if (stop > RDS_CHUNKS_ONE_BY_ONE)
 		return delete_found(e, ctx, ino, dead, arg);
 	while (next < stop) {

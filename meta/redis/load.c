@@ -41,13 +41,13 @@ static void put_stat(struct rds_request *q, const struct cfs_row *row)
 /* Adds the commands of one row, all idempotent. */
 static int put_row(struct rds_request *q, enum cfs_meta_table table, const struct cfs_row *row)
 {
-	uint8_t buf[RDS_ATTR_MAX];
+	uint8_t buf[CFS_ATTR_BYTES_MAX];
 	char text[48];
 	size_t len;
 
 	switch (table) {
 	case CFS_TABLE_NODE:
-		len = rds_attr_encode(&row->attr, buf);
+		len = cfs_attr_encode(&row->attr, buf);
 		rds_command(q, "skb", "SET", "i", row->ino, buf, len);
 		return 0;
 	case CFS_TABLE_EDGE:

@@ -117,7 +117,7 @@ static int mknod_by_rules(struct cfs_engine *e, const struct cfs_ctx *ctx,
 {
 	const struct cfs_attr plain = {.type = CFS_TYPE_DIR};
 	struct rds *rds = rds_of(e);
-	uint8_t record[RDS_ATTR_MAX], who[RDS_WHO_MAX];
+	uint8_t record[CFS_ATTR_BYTES_MAX];
 	cfs_auto_free char *line = mknod_line(rds, ctx, req);
 	struct cfs_attr attr;
 	RDS_REQUEST(q, e);
@@ -128,12 +128,11 @@ static int mknod_by_rules(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	if (!line)
 		return -ENOMEM;
 	cfs_rules_new_inode(ctx, req, &plain, &attr);
-	len = rds_attr_encode(&attr, record);
-	r = rds_script(&q, ctx, CFS_META_OP_mknod, &rds_mknod_lua, &a, "u8bu8bbtsubsu", req->parent,
-		       req->parent, req->name, req->name_len, ino, ino, record, len, who,
-		       rds_who(ctx, who), ctx->now, rds_stats(rds), (uint64_t)req->mode,
-		       req->target ? req->target : "", req->target ? req->target_len : 0, line,
-		       cfs_host_sid(e->host));
+	len = cfs_attr_encode(&attr, record);
+	r = rds_script(&q, ctx, CFS_META_OP_mknod, &rds_mknod_lua, &a, "u8bu8bwtsubsu", req->parent,
+		       req->parent, req->name, req->name_len, ino, ino, record, len, ctx, ctx->now,
+		       rds_stats(rds), (uint64_t)req->mode, req->target ? req->target : "",
+		       req->target ? req->target_len : 0, line, cfs_host_sid(e->host));
 	if (!r) {
 		r = mknod_reply(rds, req, ino, a, &ret->attr, ret_parent);
 	} else if (r == -EEXIST && a->elements == 3) {
@@ -156,9 +155,7 @@ int rds_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct c
 	ret->ino = ino;
 	cfs_optimistic_file_remember(&rds_of(e)->optimistic, req->parent, req->name, req->name_len,
 				     ret);
-	*ret_usage = (struct cfs_usage){0};
-	cfs_usage_inode(ret_usage, &ret->attr, 1);
-	cfs_usage_entry(ret_usage, req->parent, &ret->attr, 1);
+	cfs_usage_made(ret_usage, req->parent, &ret->attr);
 	if (req->ret_parent)
 		*req->ret_parent = parent;
 	return 0;
@@ -174,8 +171,7 @@ int rds_op_make_unnamed(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	if (r < 0)
 		return r;
 	ret->ino = ino;
-	*ret_usage = (struct cfs_usage){0};
-	cfs_usage_inode(ret_usage, &ret->attr, 1);
+	cfs_usage_made(ret_usage, 0, &ret->attr);
 	return 0;
 }
 
@@ -185,18 +181,15 @@ static int link_name(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		     struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
 	struct rds *rds = rds_of(e);
-	uint8_t who[RDS_WHO_MAX];
 	RDS_REQUEST(q, e);
 	redisReply *a;
-	int r = rds_script(&q, ctx, CFS_META_OP_link, &rds_link_lua, &a, "uu88bbtsu", parent, ino,
-			   parent, ino, name, len, who, rds_who(ctx, who), ctx->now, rds_stats(rds),
-			   sid);
+	int r = rds_script(&q, ctx, CFS_META_OP_link, &rds_link_lua, &a, "uu88bwtsu", parent, ino,
+			   parent, ino, name, len, ctx, ctx->now, rds_stats(rds), sid);
 
 	if (!r)
 		r = rds_attr_reply(a->element[1], ret);
 	if (!r) {
-		*ret_usage = (struct cfs_usage){.uid = ret->uid, .gid = ret->gid};
-		cfs_usage_entry(ret_usage, parent, ret, 1);
+		cfs_usage_linked(ret_usage, parent, ret);
 		rds_cache_name(rds, parent, name, len,
 			       &(struct cfs_entry){.ino = ino, .attr = *ret}, a->element[1]);
 	}
@@ -223,7 +216,7 @@ int rds_op_link_unnamed(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 int rds_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
 		   const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
-	uint8_t who[RDS_WHO_MAX], uid[4], gid[4];
+	uint8_t uid[4], gid[4];
 	RDS_REQUEST(q, e);
 	struct cfs_attr old;
 	redisReply *a;
@@ -231,12 +224,11 @@ int rds_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t in
 
 	cfs_put_be32(uid, in->uid);
 	cfs_put_be32(gid, in->gid);
-	r = rds_script(&q, ctx, CFS_META_OP_setattr, &rds_setattr_lua, &a, "uuubbuutttbtu", ino,
+	r = rds_script(&q, ctx, CFS_META_OP_setattr, &rds_setattr_lua, &a, "uuubbuutttwtu", ino,
 		       (uint64_t)set, (uint64_t)(in->mode & 07777), uid, (size_t)4, gid, (size_t)4,
 		       (uint64_t)in->flags, (uint64_t)in->tier,
 		       cfs_rules_time(ctx, false, in->atime), cfs_rules_time(ctx, false, in->mtime),
-		       in->ctime, who, rds_who(ctx, who), ctx->now,
-		       (uint64_t)cfs_changelog_set_bits(set));
+		       in->ctime, ctx, ctx->now, (uint64_t)cfs_changelog_set_bits(set));
 	if (!r)
 		r = rds_attr_reply(a->element[1], ret);
 	if (!r)
@@ -288,8 +280,8 @@ int rds_op_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char
 {
 	const struct cfs_attr attr = cfs_rules_directory(ctx, 0555, 0);
 	struct rds *rds = rds_of(e);
-	uint8_t record[RDS_ATTR_MAX];
-	size_t len = rds_attr_encode(&attr, record);
+	uint8_t record[CFS_ATTR_BYTES_MAX];
+	size_t len = cfs_attr_encode(&attr, record);
 	RDS_REQUEST(q, e);
 	redisReply *a;
 	int r = rds_script(&q, ctx, CFS_META_OP_mknod, &rds_trash_dir_lua, &a, "u88uusbs",

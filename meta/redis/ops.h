@@ -60,8 +60,6 @@ int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *a, s
  * database.
  */
 int rds_find_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct rds_bytes *ret);
-/* The largest number of chunks that the file can have. */
-int rds_chunk_end(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t *ret);
 /*
  * Handles the answer EBUSY of lib/chunks.lua: finds the chunks. True: run the script again with *k
  * as arguments. False: *r is the result, and *k was freed.

@@ -17,9 +17,9 @@
 /* A record of another client may be encoded differently, and would never equal the expected one. */
 static bool is_as_encoded(const redisReply *record, const struct cfs_attr *attr)
 {
-	uint8_t same[RDS_ATTR_MAX];
+	uint8_t same[CFS_ATTR_BYTES_MAX];
 
-	return rds_attr_encode(attr, same) == record->len &&
+	return cfs_attr_encode(attr, same) == record->len &&
 	       memcmp(same, record->str, record->len) == 0;
 }
 
@@ -55,10 +55,10 @@ static bool may_try(struct cfs_engine *e, cfs_ino_t dir)
 }
 
 /* The part of a directory's record that the rules depend on: no times, link count and length. */
-static size_t checked_part(const struct cfs_attr *dir, uint8_t out[RDS_ATTR_MAX])
+static size_t checked_part(const struct cfs_attr *dir, uint8_t out[CFS_ATTR_BYTES_MAX])
 {
 	enum { HEAD = 11, TAIL = 63 };
-	size_t len = rds_attr_encode(dir, out);
+	size_t len = cfs_attr_encode(dir, out);
 
 	memmove(out + HEAD, out + TAIL, len - TAIL);
 	return HEAD + len - TAIL;
@@ -86,7 +86,7 @@ int rds_mknod_optimistic(struct cfs_engine *e, const struct cfs_ctx *ctx,
 			 const struct cfs_mknod *req, cfs_ino_t ino, struct cfs_attr *ret,
 			 struct cfs_attr *ret_parent)
 {
-	uint8_t record[RDS_ATTR_MAX], expected[RDS_ATTR_MAX], entry[RDS_ENTRY_BYTES];
+	uint8_t record[CFS_ATTR_BYTES_MAX], expected[CFS_ATTR_BYTES_MAX], entry[RDS_ENTRY_BYTES];
 	bool link = req->type == CFS_TYPE_SYMLINK;
 	struct rds *rds = rds_of(e);
 	struct cfs_attr attr, dir;
@@ -102,7 +102,7 @@ int rds_mknod_optimistic(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	rds_entry_encode(attr.type, ino, entry);
 	rds_script_begin(&q, ctx, &rds_mknod_optimistic_lua, link ? 7 : 6);
 	rds_words(&q, "ububbb", req->parent, req->name, req->name_len, ino, entry, sizeof(entry),
-		  record, rds_attr_encode(&attr, record), expected, checked_part(&dir, expected));
+		  record, cfs_attr_encode(&attr, record), expected, checked_part(&dir, expected));
 	if (link)
 		rds_words(&q, "b", req->target, req->target_len);
 	r = run(&q, ctx, CFS_META_OP_mknod, req->parent, &dir);
@@ -119,7 +119,7 @@ struct removal {
 	const struct cfs_engine_remove *req;
 	struct cfs_entry victim;
 	struct cfs_attr dir;
-	uint8_t entry[RDS_ENTRY_BYTES], record[RDS_ATTR_MAX], expected[RDS_ATTR_MAX];
+	uint8_t entry[RDS_ENTRY_BYTES], record[CFS_ATTR_BYTES_MAX], expected[CFS_ATTR_BYTES_MAX];
 	size_t record_len, expected_len;
 };
 
@@ -165,13 +165,13 @@ static void put_trash(struct rds_request *q, const struct cfs_ctx *ctx, const st
 {
 	const struct cfs_engine_remove *req = a->req;
 	int64_t length = cfs_length_of(after), space = cfs_weight_of(after);
-	uint8_t record[RDS_ATTR_MAX];
+	uint8_t record[CFS_ATTR_BYTES_MAX];
 	char name[CFS_NAME_MAX + 1];
 	size_t len =
 		cfs_rules_trash_name(req->parent, a->victim.ino, req->name, req->name_len, name);
 
 	put_removal(q, ctx, a, &rds_trash_optimistic_lua, length ? 7 : 5);
-	rds_words(q, "bubii", record, rds_attr_encode(after, record), req->trash, name, len, -space,
+	rds_words(q, "bubii", record, cfs_attr_encode(after, record), req->trash, name, len, -space,
 		  space);
 	if (length)
 		rds_words(q, "ii", -length, length);
@@ -197,7 +197,7 @@ int rds_unlink_optimistic(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		return 0;
 	after = a.victim.attr;
 	rds_entry_encode(after.type, a.victim.ino, a.entry);
-	a.record_len = rds_attr_encode(&after, a.record);
+	a.record_len = cfs_attr_encode(&after, a.record);
 	a.expected_len = checked_part(&a.dir, a.expected);
 	if (outcome == CFS_REMOVED_TRASHED) {
 		after.ctime = ctx->now;

@@ -138,6 +138,7 @@ static inline struct rds *rds_of(struct cfs_engine *e)
  *	c uint64_t, uint32_t	the key of a chunk list
  *	8 uint64_t		8 bytes, big-endian
  *	t struct timespec	12 bytes, as in attributes
+ *	w const struct cfs_ctx *	its credentials for the rules in scripts: uid, gid, check, groups
  */
 #define RDS_KEY_MAX 112
 struct rds_request {
@@ -251,20 +252,14 @@ bool rds_number(const char *p, size_t len, uint64_t *ret, size_t *ret_used);
 
 /* ---- attr.c ---- */
 
-#define RDS_ATTR_MAX 81
 /* A record with a greater length is damaged; sums of lengths would overflow. */
 #define RDS_LENGTH_MAX (2 * CFS_FILE_MAX)
-size_t rds_attr_encode(const struct cfs_attr *a, uint8_t out[RDS_ATTR_MAX]);
-/* -EIO: not an attribute record */
-int rds_attr_decode(const void *p, size_t len, struct cfs_attr *ret);
+/* -ENOENT: there is no record; -EIO: it is damaged */
 int rds_attr_reply(const redisReply *r, struct cfs_attr *ret);
 /* A directory entry's value. */
 #define RDS_ENTRY_BYTES 9
 int rds_entry_decode(const void *p, size_t len, uint8_t *ret_type, cfs_ino_t *ret_ino);
 void rds_entry_encode(uint8_t type, cfs_ino_t ino, uint8_t out[RDS_ENTRY_BYTES]);
-/* The credentials of ctx for the rules in scripts: uid, gid, check, groups. */
-#define RDS_WHO_MAX 4096
-size_t rds_who(const struct cfs_ctx *ctx, uint8_t out[RDS_WHO_MAX]);
 /* "1" when directories have statistics. */
 static inline const char *rds_stats(struct rds *r)
 {

@@ -64,17 +64,15 @@ static int remove_by_rules(struct cfs_engine *e, const struct cfs_ctx *ctx, bool
 {
 	struct rds *rds = rds_of(e);
 	struct open_state k = expected_state(rds, req->parent, req->name, req->name_len);
-	uint8_t who[RDS_WHO_MAX];
 	RDS_REQUEST(q, e);
 	redisReply *a;
 	int r;
 
 	do
 		r = rds_script(&q, ctx, dir ? CFS_META_OP_rmdir : CFS_META_OP_unlink,
-			       &rds_remove_lua, &a, "uu8bsu8btsus", req->parent, k.ino, req->parent,
+			       &rds_remove_lua, &a, "uu8bsu8wtsus", req->parent, k.ino, req->parent,
 			       req->name, req->name_len, dir ? "1" : "0", req->trash, req->trash,
-			       who, rds_who(ctx, who), ctx->now, rds_stats(rds),
-			       cfs_host_sid(e->host), k.open);
+			       ctx, ctx->now, rds_stats(rds), cfs_host_sid(e->host), k.open);
 	while (asks_again(rds, r, a, &k));
 	if (!r && a->elements != 7)
 		r = -EIO;
@@ -123,25 +121,6 @@ int rds_op_rmdir(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	return remove_name(e, ctx, true, req, ret, ret_usage);
 }
 
-static void count_rename(struct cfs_usage *u, const struct cfs_engine_rename *req,
-			 const struct cfs_renamed *ret)
-{
-	const struct cfs_rename *q = &req->r;
-
-	if (q->flags & CFS_RENAME_EXCHANGE) {
-		if (q->src_parent == q->dst_parent)
-			return;
-		cfs_usage_entry(u, q->src_parent, &ret->victim.attr, 1);
-		cfs_usage_entry(u, q->dst_parent, &ret->victim.attr, -1);
-	} else if (ret->victim.outcome != CFS_REMOVED_NONE) {
-		cfs_usage_removed(u, q->dst_parent, req->trash, &ret->victim);
-	}
-	if (q->src_parent != q->dst_parent) {
-		cfs_usage_entry(u, q->src_parent, &ret->moved.attr, -1);
-		cfs_usage_entry(u, q->dst_parent, &ret->moved.attr, 1);
-	}
-}
-
 static int rename_reply(struct rds *rds, const struct cfs_engine_rename *req, const redisReply *a,
 			struct cfs_renamed *ret, struct cfs_usage *ret_usage)
 {
@@ -160,7 +139,7 @@ static int rename_reply(struct rds *rds, const struct cfs_engine_rename *req, co
 		r = victim_reply(rds, a->element[3], a->element[4], a->element[5], a->element[6],
 				 a->element[7], &ret->victim);
 	if (!r)
-		count_rename(ret_usage, req, ret);
+		cfs_usage_renamed(ret_usage, req, ret);
 	return r;
 }
 
@@ -171,17 +150,16 @@ int rds_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	const struct cfs_rename *n = &req->r;
 	struct rds *rds = rds_of(e);
 	struct open_state k = expected_state(rds, n->dst_parent, n->dst_name, n->dst_len);
-	uint8_t who[RDS_WHO_MAX];
 	RDS_REQUEST(q, e);
 	redisReply *a;
 	int r;
 
 	do
-		r = rds_script(&q, ctx, CFS_META_OP_rename, &rds_rename_lua, &a, "uu8b8buu8btsuus",
+		r = rds_script(&q, ctx, CFS_META_OP_rename, &rds_rename_lua, &a, "uu8b8buu8wtsuus",
 			       n->src_parent, n->dst_parent, n->src_parent, n->src_name, n->src_len,
 			       n->dst_parent, n->dst_name, n->dst_len, (uint64_t)n->flags,
-			       req->trash, req->trash, who, rds_who(ctx, who), ctx->now,
-			       rds_stats(rds), cfs_host_sid(e->host), k.ino, k.open);
+			       req->trash, req->trash, ctx, ctx->now, rds_stats(rds),
+			       cfs_host_sid(e->host), k.ino, k.open);
 	while (asks_again(rds, r, a, &k));
 	if (!r)
 		r = rename_reply(rds, req, a, ret, ret_usage);

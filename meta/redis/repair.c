@@ -34,7 +34,7 @@ struct check {
 	struct cfs_check c;
 	struct cfs_usage usage;
 	bool exists;
-	uint8_t record[RDS_ATTR_MAX + 8];
+	uint8_t record[CFS_ATTR_BYTES_MAX + 8];
 	size_t record_len;
 	struct found_name *names;
 	size_t n_names;
@@ -508,10 +508,10 @@ static void write_names(struct check *a)
 static void make_directory(struct check *a)
 {
 	struct cfs_attr attr = cfs_rules_directory(a->ctx, 0755, a->names[0].parent);
-	uint8_t record[RDS_ATTR_MAX];
+	uint8_t record[CFS_ATTR_BYTES_MAX];
 
 	attr.nlink = a->c.nlink;
-	rds_apply_do(&a->fix, "skb", "SET", "i", a->ino, record, rds_attr_encode(&attr, record));
+	rds_apply_do(&a->fix, "skb", "SET", "i", a->ino, record, cfs_attr_encode(&attr, record));
 	cfs_usage_inode(&a->usage, &attr, 1);
 	cfs_usage_entry(&a->usage, a->names[0].parent, &attr, 1);
 }
@@ -519,9 +519,9 @@ static void make_directory(struct check *a)
 static void write_node(struct check *a)
 {
 	const struct cfs_attr now = cfs_check_repaired(&a->c);
-	uint8_t record[RDS_ATTR_MAX];
+	uint8_t record[CFS_ATTR_BYTES_MAX];
 
-	rds_apply_do(&a->fix, "skb", "SET", "i", a->ino, record, rds_attr_encode(&now, record));
+	rds_apply_do(&a->fix, "skb", "SET", "i", a->ino, record, cfs_attr_encode(&now, record));
 }
 
 /* Records the data for deletion by the background jobs. length: at least so much. */

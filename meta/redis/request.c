@@ -158,6 +158,19 @@ static void put_key(struct rds_request *q, const char *name, const char *rest, c
 	put(q, "\r\n", 2);
 }
 
+static void put_who(struct rds_request *q, const struct cfs_ctx *ctx)
+{
+	uint8_t out[4096];
+	size_t i, n = ctx->check ? CFS_MIN(ctx->n_groups, (sizeof(out) - 9) / 4) : 0;
+
+	cfs_put_be32(out, ctx->uid);
+	cfs_put_be32(out + 4, ctx->gid);
+	out[8] = ctx->check;
+	for (i = 0; i < n; i++)
+		cfs_put_be32(out + 9 + 4 * i, ctx->groups[i]);
+	put_word(q, out, 9 + 4 * n);
+}
+
 void rds_words_v(struct rds_request *q, const char *fmt, va_list ap)
 {
 	char text[48];
@@ -197,6 +210,9 @@ void rds_words_v(struct rds_request *q, const char *fmt, va_list ap)
 			break;
 		case 'K':
 			put_key(q, va_arg(ap, const char *), text, text);
+			break;
+		case 'w':
+			put_who(q, va_arg(ap, const struct cfs_ctx *));
 			break;
 		case '8':
 			cfs_put_be64(text, va_arg(ap, uint64_t));
@@ -338,12 +354,6 @@ static const redisReply *first_error(const struct rds_request *q)
 
 /* ---- running ---- */
 
-/* Each thread uses one of the connections. */
-static struct rds_pipe *my_pipe(struct rds *r)
-{
-	return r->pipes[slot() % r->n_pipes];
-}
-
 /* Names the script of q by its digest, or contains its text, after the server has answered NOSCRIPT. */
 static void put_script_head(struct rds_request *to, const struct rds_request *q, bool text)
 {
@@ -374,7 +384,7 @@ static int run_text(struct rds_request *q, struct rds_pipe *p, cfs_deadline_t de
 int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op)
 {
 	struct rds *r = q->r;
-	struct rds_pipe *p = my_pipe(r);
+	struct rds_pipe *p = r->pipes[slot() % r->n_pipes]; /* each thread uses one of them */
 	unsigned attempt = 0, trips = 0;
 	bool text = false, sent;
 	char answer[160] = ""; /* to the last try */
@@ -423,8 +433,8 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 		}
 	}
 	/*
-	 * The request may be executed yet, by the server or as it is sent again: no later one may use
-	 * its key.
+	 * The server may still execute the request, or the caller may send it again: no later request
+	 * may use its key.
 	 */
 	if (rc == -ETIMEDOUT)
 		my_slot = 0;

@@ -37,11 +37,11 @@ int rds_op_put_setting(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 int rds_op_create(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *setting, bool trash)
 {
 	struct cfs_attr attr = cfs_rules_directory(ctx, 0777, CFS_ROOT_INO);
-	uint8_t root[RDS_ATTR_MAX], other[RDS_ATTR_MAX];
-	size_t root_len = rds_attr_encode(&attr, root), other_len;
+	uint8_t root[CFS_ATTR_BYTES_MAX], other[CFS_ATTR_BYTES_MAX];
+	size_t root_len = cfs_attr_encode(&attr, root), other_len;
 
 	attr.mode = 0555;
-	other_len = rds_attr_encode(&attr, other);
+	other_len = cfs_attr_encode(&attr, other);
 	return rds_change(e, ctx, CFS_META_OP_other, &rds_create_lua, "suubb", setting,
 			  CFS_ROOT_INO, CFS_TRASH_INO, root, root_len, other,
 			  trash ? other_len : 0);

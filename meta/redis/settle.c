@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "meta/redis/ops.h"
 
@@ -16,13 +15,6 @@
  * exact, but blocks all requests of the connection meanwhile.
  */
 enum { LATE_MS = 2000, PAUSE_MS = 100 };
-
-static void pause_ms(unsigned ms)
-{
-	struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-
-	nanosleep(&t, NULL);
-}
 
 /* *ret_log: there is an append-only file. *ret_idle: its last sync has succeeded. */
 static int ask(struct cfs_engine *e, const struct cfs_ctx *ctx, bool *ret_log, bool *ret_idle)
@@ -52,13 +44,13 @@ int rds_op_settle(struct cfs_engine *e, const struct cfs_ctx *ctx)
 	/* Without an append-only file there is nothing to wait for. */
 	if (r || !log)
 		return r;
-	pause_ms(LATE_MS);
+	cfs_sleep_until(cfs_deadline_in(LATE_MS));
 	if (rds->info_refused)
 		return 0;
 	do {
 		r = ask(e, ctx, &log, &idle);
 		if (!r && !idle)
-			pause_ms(PAUSE_MS);
+			cfs_sleep_until(cfs_deadline_in(PAUSE_MS));
 	} while (!r && !idle && !cfs_deadline_passed(ctx->deadline));
 	return r ? r : idle ? 0 : -ETIMEDOUT;
 }

@@ -154,12 +154,10 @@ int rds_sock_ask(struct rds_sock *s, cfs_deadline_t deadline, redisReply **ret, 
 
 /* ---- connecting ---- */
 
-static void set_options(int fd, bool tcp)
+static void set_tcp_options(int fd)
 {
 	int on = 1, idle_s = 5, unacked_ms = UNACKED_MS;
 
-	if (!tcp)
-		return;
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	/* Keepalive detects a dead host before the whole deadline has passed. */
 	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
@@ -186,33 +184,33 @@ static bool is_own(int fd)
 static int connect_to(const struct sockaddr *addr, socklen_t len, cfs_deadline_t deadline,
 		      int *ret_fd)
 {
-	struct rds_sock s = {.fd = -1};
+	int fd = socket(addr->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	int error = 0, r = 0;
 	socklen_t size = sizeof(error);
 
-	s.fd = socket(addr->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (s.fd < 0)
+	if (fd < 0)
 		return -errno;
-	set_options(s.fd, addr->sa_family != AF_UNIX);
-	if (connect(s.fd, addr, len) < 0) {
-		struct pollfd p = {.fd = s.fd, .events = POLLOUT};
+	if (addr->sa_family != AF_UNIX)
+		set_tcp_options(fd);
+	if (connect(fd, addr, len) < 0) {
+		struct pollfd p = {.fd = fd, .events = POLLOUT};
 
 		error = errno;
 		if (error == EINPROGRESS || error == EAGAIN) {
 			error = poll(&p, 1, (int)cfs_deadline_left_ms(deadline)) <= 0 ? ETIMEDOUT
 										      : 0;
 			if (!error)
-				getsockopt(s.fd, SOL_SOCKET, SO_ERROR, &error, &size);
+				getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
 		}
 		r = -error;
 	}
-	if (!r && is_own(s.fd))
+	if (!r && is_own(fd))
 		r = -ECONNREFUSED;
 	if (r) {
-		close(s.fd);
+		close(fd);
 		return r;
 	}
-	*ret_fd = s.fd;
+	*ret_fd = fd;
 	return 0;
 }
 
@@ -367,7 +365,7 @@ static int select_db(struct rds_target *t, struct rds_sock *s, const struct rds_
 		return r;
 	if (starts(reply, "NOAUTH")) {
 		r = cfs_fail(err, -EACCES,
-			     "Redis at %.100s wants a password: put it in the URL or in "
+			     "Redis at %.100s requires a password: put it in the URL or in "
 			     "META_PASSWORD",
 			     a->host);
 	} else if (starts(reply, "LOADING")) {
@@ -398,7 +396,7 @@ static int check_role(struct rds_sock *s, const struct rds_addr *a, cfs_deadline
 		return r;
 	if (reply->type == REDIS_REPLY_ARRAY && reply->elements &&
 	    rds_is_bytes(reply->element[0]) && strcmp(reply->element[0]->str, "master") != 0)
-		r = cfs_fail(err, -ENOTCONN, "Redis at %.100s:%u is no master (yet)", a->host,
+		r = cfs_fail(err, -ENOTCONN, "Redis at %.100s:%u is not a master", a->host,
 			     a->port);
 	freeReplyObject(reply);
 	return r;

@@ -194,16 +194,15 @@ int rds_op_put_acl(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 int rds_op_set_acl_id(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		      bool is_default, uint32_t id, int mode, struct cfs_attr *ret)
 {
-	uint8_t who[RDS_WHO_MAX], id4[4];
+	uint8_t id4[4];
 	RDS_REQUEST(q, e);
 	redisReply *a;
 	int r;
 
 	cfs_put_be32(id4, id);
-	r = rds_script(&q, ctx, CFS_META_OP_xattr, &rds_set_acl_id_lua, &a, "usbibt", ino,
+	r = rds_script(&q, ctx, CFS_META_OP_xattr, &rds_set_acl_id_lua, &a, "usbiwt", ino,
 		       is_default ? "1" : "0", id4, sizeof(id4),
-		       mode < 0 ? (int64_t)-1 : (int64_t)(mode & 07777), who, rds_who(ctx, who),
-		       ctx->now);
+		       mode < 0 ? (int64_t)-1 : (int64_t)(mode & 07777), ctx, ctx->now);
 	if (!r)
 		r = rds_attr_reply(a->element[1], ret);
 	if (!r)

@@ -69,6 +69,13 @@ local function set_tail(a, acls, tier)
 	return sub(a, 1, 71) .. (acls ~= NONE8 and acls or '') .. (tier ~= 0 and char(tier) or '') ..
 		'\0'
 end
+-- set: the changed attributes, as in the changelog
+local function log_setattr(ino, set, a)
+	log('SETATTR(%s,%s,0,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d)', ino, set, uid_of(a), gid_of(a), mode_of(a),
+		byte(a, 1), (parse('>i8', sub(a, 12))), (parse('>i8', sub(a, 24))),
+		(parse('>I4', sub(a, 20))), (parse('>I4', sub(a, 32))), (parse('>i8', sub(a, 36))),
+		(parse('>I4', sub(a, 44))), tier_of(a))
+end
 local function is_trash(ino8)
 	local hi, lo = parse('>I4I4', ino8)
 	return hi > 2147483647 or (hi == 2147483647 and lo >= 268435456)

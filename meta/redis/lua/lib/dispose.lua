@@ -66,6 +66,18 @@ end
 local function trash_name_of(parent, ino, name)
 	return sub(parent .. '-' .. ino .. '-' .. name, 1, 255)
 end
+-- Updates an inode that was moved to another directory.
+local function arrive(ino, a, from, to, to8, now)
+	a = set_ctime(a, now)
+	if has_parent(a) then
+		a = set_parent(a, to8)
+	elseif from ~= to then
+		call('HINCRBY', P .. 'p' .. ino, from, -1)
+		call('HINCRBY', P .. 'p' .. ino, to, 1)
+	end
+	put(ino, a)
+	return a
+end
 -- Returns the inode's record (of a deleted one: the last record), whether it has left data, and its
 -- length in `delfiles`.
 local function dispose(outcome, parent, name, ino, ino8, a, trash, trash8, now, stats, sid)
@@ -76,17 +88,13 @@ local function dispose(outcome, parent, name, ino, ino8, a, trash, trash8, now, 
 	if outcome == DELETED then
 		return a, delete_inode(ino, a, now)
 	end
-	a = set_ctime(a, now)
 	if outcome == TRASHED then
 		call('HSET', P .. 'd' .. trash, trash_name_of(parent, ino, name), char(type_of(a)) .. ino8)
-		if has_parent(a) then
-			a = set_parent(a, trash8)
-		else
-			call('HINCRBY', P .. 'p' .. ino, parent, -1)
-			call('HINCRBY', P .. 'p' .. ino, trash, 1)
-		end
 		use_entry(stats, trash, a, 1)
-	elseif outcome == LINKED then
+		return arrive(ino, a, parent, trash, trash8, now), false, '0'
+	end
+	a = set_ctime(a, now)
+	if outcome == LINKED then
 		a = set_nlink(a, nlink_of(a) - 1)
 		if not has_parent(a) then
 			call('HINCRBY', P .. 'p' .. ino, parent, -1)

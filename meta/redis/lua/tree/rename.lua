@@ -49,18 +49,6 @@ local function lies_below(dir, ino)
 	end
 	return false
 end
--- Updates an inode that was moved to another directory.
-local function arrive(ino, a, from, to, to8, now)
-	a = set_ctime(a, now)
-	if has_parent(a) then
-		a = set_parent(a, to8)
-	elseif from ~= to then
-		call('HINCRBY', P .. 'p' .. ino, from, -1)
-		call('HINCRBY', P .. 'p' .. ino, to, 1)
-	end
-	put(ino, a)
-	return a
-end
 local function op(sdir, ddir, sp, dp, sp8, sname, dp8, dname, flags, trash, trash8, who, now, stats,
 	sid, asked, open)
 	flags = tonumber(flags)

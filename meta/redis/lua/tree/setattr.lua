@@ -97,9 +97,6 @@ local function op(old, ino, set, mode, uid4, gid4, flags, tier, atime, mtime, ct
 		a = set_tail(a, pack('>I4', acl_id(chmod_rule(rule, bits))) .. sub(acls, 5), tier_of(a))
 	end
 	put(ino, a)
-	log('SETATTR(%s,%s,0,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d)', ino, line, uid_of(a), gid_of(a), bits,
-		byte(a, 1), (parse('>i8', sub(a, 12))), (parse('>i8', sub(a, 24))),
-		(parse('>I4', sub(a, 20))), (parse('>I4', sub(a, 32))), (parse('>i8', sub(a, 36))),
-		(parse('>I4', sub(a, 44))), tier_of(a))
+	log_setattr(ino, line, a)
 	return {0, a, old}
 end

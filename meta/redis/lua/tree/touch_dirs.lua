@@ -29,10 +29,7 @@ local function op(...)
 			local c_s, c_us = at(sub(a, 36, 47))
 			a = set_mtime_ctime(a, v[i + 1], is_later(c_s, c_us, s, us) and sub(a, 36, 47) or v[i + 1])
 			put(v[i], a)
-			log('SETATTR(%s,96,0,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d)', v[i], uid_of(a), gid_of(a),
-				mode_of(a), byte(a, 1), (parse('>i8', sub(a, 12))), (parse('>i8', sub(a, 24))),
-				(parse('>I4', sub(a, 20))), (parse('>I4', sub(a, 32))), (parse('>i8', sub(a, 36))),
-				(parse('>I4', sub(a, 44))), tier_of(a))
+			log_setattr(v[i], '96', a)
 		end
 	end
 	return {0}

@@ -44,7 +44,8 @@ size_t cfs_attr_encode(const struct cfs_attr *attr, uint8_t out[CFS_ATTR_BYTES_M
 	}
 	if (attr->tier)
 		*p++ = attr->tier;
-	*p++ = 0; /* JuiceFS's writer reserves one byte too many */
+	/* The format has one more byte, which JuiceFS writes as 0. */
+	*p++ = 0;
 	return (size_t)(p - out);
 }
 

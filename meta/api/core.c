@@ -242,10 +242,11 @@ const char *cfs_meta_engine_name(struct cfs_meta *m)
 
 int cfs_meta_advise(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg)
 {
+	const struct cfs_adviser to = {.fn = fn, .arg = arg};
+
 	if (!m->eng->ops->advise)
 		return -ENOTSUP;
-	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
-			     m->eng->ops->advise(m->eng, c.ctx, fn, arg));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx, m->eng->ops->advise(m->eng, c.ctx, &to));
 }
 
 /* ---- the setting ---- */

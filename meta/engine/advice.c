@@ -8,7 +8,7 @@
 /* More skew is a problem: session expiry compares heartbeat times, which are seconds apart. */
 #define SKEW_MAX_MS 2000
 
-void cfs_advise(cfs_advice_fn fn, void *arg, enum cfs_advice level, const char *what,
+void cfs_advise(const struct cfs_adviser *to, enum cfs_advice level, const char *what,
 		const char *fmt, ...)
 {
 	char text[512];
@@ -17,10 +17,10 @@ void cfs_advise(cfs_advice_fn fn, void *arg, enum cfs_advice level, const char *
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	fn(arg, level, what, text);
+	to->fn(to->arg, level, what, text);
 }
 
-void cfs_advise_clock(cfs_advice_fn fn, void *arg, int64_t there_us, struct timespec before)
+void cfs_advise_clock(const struct cfs_adviser *to, int64_t there_us, struct timespec before)
 {
 	struct timespec after = cfs_wall();
 	int64_t from_us = (int64_t)before.tv_sec * 1000000 + before.tv_nsec / 1000;
@@ -32,24 +32,24 @@ void cfs_advise_clock(cfs_advice_fn fn, void *arg, int64_t there_us, struct time
 	else if (there_us > to_us)
 		off_ms = (there_us - to_us) / 1000;
 	if (off_ms < -SKEW_MAX_MS || off_ms > SKEW_MAX_MS)
-		cfs_advise(fn, arg, CFS_ADVICE_CHANGE, "database clock",
+		cfs_advise(to, CFS_ADVICE_CHANGE, "database clock",
 			   "%" PRId64 " ms %s of this host's: synchronise both with NTP",
 			   off_ms < 0 ? -off_ms : off_ms, off_ms < 0 ? "behind" : "ahead");
 	else
-		cfs_advise(fn, arg, CFS_ADVICE_OK, "database clock",
+		cfs_advise(to, CFS_ADVICE_OK, "database clock",
 			   "agrees with this host's (%" PRId64 " ms apart)",
 			   off_ms < 0 ? -off_ms : off_ms);
 }
 
-void cfs_advise_connections(cfs_advice_fn fn, void *arg, int64_t used, int64_t max)
+void cfs_advise_connections(const struct cfs_adviser *to, int64_t used, int64_t max)
 {
 	if (max > 0 && used * 10 > max * 8)
-		cfs_advise(fn, arg, CFS_ADVICE_CHANGE, "connections",
+		cfs_advise(to, CFS_ADVICE_CHANGE, "connections",
 			   "%" PRId64 " of %" PRId64
 			   " are in use: raise the server's limit, or lower "
 			   "those of the mounts",
 			   used, max);
 	else
-		cfs_advise(fn, arg, CFS_ADVICE_OK, "connections",
+		cfs_advise(to, CFS_ADVICE_OK, "connections",
 			   "%" PRId64 " of %" PRId64 " are in use", used, max);
 }

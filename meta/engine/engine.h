@@ -58,6 +58,12 @@ void cfs_usage_add_dir(struct cfs_usage *u, cfs_ino_t dir, int64_t length, int64
 /* A script on Redis takes some thousand arguments at most. */
 enum { CFS_QUOTAS_AT_ONCE = 1000 };
 
+/* The receiver of advice. */
+struct cfs_adviser {
+	cfs_advice_fn fn;
+	void *arg;
+};
+
 struct cfs_engine_conf {
 	const struct cfs_url *url;
 	const struct cfs_meta_conf *meta;
@@ -445,7 +451,7 @@ struct cfs_engine_ops {
 	int (*each_record)(CFS_ENG, CFS_CTX, const char *table, cfs_record_fn fn, void *arg);
 
 	/* As cfs_meta_advise, with the functions below. NULL: -ENOTSUP. */
-	int (*advise)(CFS_ENG, CFS_CTX, cfs_advice_fn fn, void *arg);
+	int (*advise)(CFS_ENG, CFS_CTX, const struct cfs_adviser *to);
 	/* As cfs_meta_dead_locks. NULL: the end of a session removes all its locks. */
 	int (*dead_locks)(CFS_ENG, CFS_CTX, bool repair, cfs_dead_lock_fn fn, void *arg);
 };
@@ -458,12 +464,12 @@ struct cfs_engine_ops {
 int cfs_engine_password(char **ret, char err[256]);
 
 /* advice.c: messages that several engines give */
-__attribute__((format(printf, 5, 6))) void cfs_advise(cfs_advice_fn fn, void *arg,
+__attribute__((format(printf, 4, 5))) void cfs_advise(const struct cfs_adviser *to,
 						      enum cfs_advice level, const char *what,
 						      const char *fmt, ...);
 /* there_us: the server's wall clock, read at some time after `before`. */
-void cfs_advise_clock(cfs_advice_fn fn, void *arg, int64_t there_us, struct timespec before);
-void cfs_advise_connections(cfs_advice_fn fn, void *arg, int64_t used, int64_t max);
+void cfs_advise_clock(const struct cfs_adviser *to, int64_t there_us, struct timespec before);
+void cfs_advise_connections(const struct cfs_adviser *to, int64_t used, int64_t max);
 
 #undef CFS_CTX
 #undef CFS_ENG

@@ -14,12 +14,7 @@ static const char text[] =
 	"(SELECT count(*) FROM pg_attribute WHERE attrelid='{edge}'::regclass AND "
 	"attname='name' AND atttypid='bytea'::regtype)::bigint";
 
-struct advising {
-	cfs_advice_fn fn;
-	void *arg;
-};
-
-static void advise_durability(struct sql_conn *c, const struct advising *a)
+static void advise_durability(struct sql_conn *c, const struct cfs_adviser *to)
 {
 	static const struct {
 		int column;
@@ -36,42 +31,38 @@ static void advise_durability(struct sql_conn *c, const struct advising *a)
 		if (sql_int(c, (enum sql_stmt_id)PG_ADVICE, settings[i].column))
 			continue;
 		good = false;
-		cfs_advise(a->fn, a->arg, CFS_ADVICE_CHANGE, "durability",
-			   "a crash takes back acknowledged changes: %s", settings[i].change);
+		cfs_advise(to, CFS_ADVICE_CHANGE, "durability",
+			   "a crash can lose acknowledged changes: %s", settings[i].change);
 	}
 	if (good)
-		cfs_advise(a->fn, a->arg, CFS_ADVICE_OK, "durability",
-			   "each transaction is flushed");
+		cfs_advise(to, CFS_ADVICE_OK, "durability", "each transaction is flushed");
 }
 
 static int advise(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const enum sql_stmt_id id = (enum sql_stmt_id)PG_ADVICE;
-	const struct advising *a = arg;
+	const struct cfs_adviser *to = arg;
 	struct timespec before = cfs_wall();
 	int r = pg_execute(c, PG_ADVICE, text, NULL, 0);
 
 	if (r < 0)
 		return r == PG_UNKNOWN ? -EAGAIN : r;
-	cfs_advise_clock(a->fn, a->arg, sql_int(c, id, CLOCK_US), before);
-	cfs_advise_connections(a->fn, a->arg, sql_int(c, id, USED),
-			       sql_int(c, id, MAX_CONNECTIONS));
-	advise_durability(c, a);
+	cfs_advise_clock(to, sql_int(c, id, CLOCK_US), before);
+	cfs_advise_connections(to, sql_int(c, id, USED), sql_int(c, id, MAX_CONNECTIONS));
+	advise_durability(c, to);
 	if (sql_int(c, id, NAMES_BINARY))
-		cfs_advise(a->fn, a->arg, CFS_ADVICE_OK, "comparison of names", "byte by byte");
+		cfs_advise(to, CFS_ADVICE_OK, "comparison of names", "byte by byte");
 	else
-		cfs_advise(a->fn, a->arg, CFS_ADVICE_CHANGE, "comparison of names",
+		cfs_advise(to, CFS_ADVICE_CHANGE, "comparison of names",
 			   "the column name of the edges is not bytea: load a dump of the volume "
 			   "into an empty database");
-	cfs_advise(a->fn, a->arg, CFS_ADVICE_OK, "isolation",
+	cfs_advise(to, CFS_ADVICE_OK, "isolation",
 		   "read committed, which each transaction asks for");
 	pg_close_stmt(c, PG_ADVICE);
 	return 0;
 }
 
-int pg_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg)
+int pg_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_adviser *to)
 {
-	struct advising a = {.fn = fn, .arg = arg};
-
-	return sql_read(sql_db(e), ctx, CFS_META_OP_other, advise, &a);
+	return sql_read(sql_db(e), ctx, CFS_META_OP_other, advise, (void *)to);
 }

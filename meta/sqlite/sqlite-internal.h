@@ -98,7 +98,7 @@ int sqlite_check_file(struct sqlite_db *db);
 int sqlite_check_file_often(struct sqlite_db *db);
 
 /* sqlite-advice.c */
-int sqlite_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);
+int sqlite_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_adviser *to);
 
 /* sqlite-room.c */
 int sqlite_op_room(struct cfs_engine *e);

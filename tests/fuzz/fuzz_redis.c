@@ -501,7 +501,7 @@ static void around(struct cfs_engine *e, const struct cfs_ctx *c, uint8_t which,
 		break;
 	default:
 		ops->claim_job(e, c, "lastCleanupFiles", 1700000000, 3600);
-		ops->advise(e, c, take_advice, NULL);
+		ops->advise(e, c, &(struct cfs_adviser){.fn = take_advice});
 		ops->settle(e, c);
 	}
 }

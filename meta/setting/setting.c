@@ -82,6 +82,25 @@ static const char *text_of(const struct field *f, const struct cfs_setting *s)
 	return text ? text : "";
 }
 
+/* The value of a field that is a number or a flag. */
+static uint64_t number_of(const struct field *f, const struct cfs_setting *s)
+{
+	const void *p = at_const(f, s);
+
+	switch (f->kind) {
+	case FLAG:
+		return *(const bool *)p;
+	case INT:
+		return (uint64_t) * (const int *)p;
+	case U32:
+		return *(const uint32_t *)p;
+	case U64:
+		return *(const uint64_t *)p;
+	default:
+		return 0;
+	}
+}
+
 static void free_secret(char *text)
 {
 	if (text)
@@ -140,39 +159,32 @@ static int add_tier(struct cfs_setting *s, int id, const char *storage_class, co
 	return t->storage_class && t->tag ? 0 : -ENOMEM;
 }
 
+/* Replaces a text by a copy of another one; NULL: keeps it. */
+static int replace(char **text, const char *with)
+{
+	char *copy = with ? strdup(with) : NULL;
+
+	if (with && !copy)
+		return -ENOMEM;
+	if (with) {
+		free(*text);
+		*text = copy;
+	}
+	return 0;
+}
+
 int cfs_setting_set_tier(struct cfs_setting *s, int id, const char *storage_class, const char *tag)
 {
-	struct cfs_tier *t = NULL;
-	char *texts[2] = {NULL, NULL};
-	size_t i;
-	int rc;
+	size_t i = 0;
+	int rc = 0;
 
-	for (i = 0; i < s->n_tiers; i++) {
-		if (s->tiers[i].id == id)
-			t = &s->tiers[i];
-	}
-	if (!t) {
+	while (i < s->n_tiers && s->tiers[i].id != id)
+		i++;
+	if (i == s->n_tiers)
 		rc = add_tier(s, id, NULL, NULL);
-		if (rc)
-			return rc;
-		t = &s->tiers[s->n_tiers - 1];
-	}
-	texts[0] = storage_class ? strdup(storage_class) : t->storage_class;
-	texts[1] = tag ? strdup(tag) : t->tag;
-	if (!texts[0] || !texts[1]) {
-		if (storage_class)
-			free(texts[0]);
-		if (tag)
-			free(texts[1]);
-		return -ENOMEM;
-	}
-	if (storage_class)
-		free(t->storage_class);
-	if (tag)
-		free(t->tag);
-	t->storage_class = texts[0];
-	t->tag = texts[1];
-	return 0;
+	if (!rc)
+		rc = replace(&s->tiers[i].storage_class, storage_class);
+	return rc ? rc : replace(&s->tiers[i].tag, tag);
 }
 
 static int make_uuid(char **ret)
@@ -422,18 +434,15 @@ enum secrets { ENCRYPTED, MASKED };
 static json_t *encode_field(const struct field *f, const struct cfs_setting *s,
 			    enum secrets secrets, int *rc)
 {
-	const void *p = at_const(f, s);
-	bool omit = f->how & OMIT_ZERO;
+	bool is_text = f->kind == STRING || f->kind == SECRET;
 	cfs_auto_free char *sealed = NULL;
 
+	if ((f->how & OMIT_ZERO) && (is_text ? !*text_of(f, s) : !number_of(f, s)))
+		return NULL;
 	switch (f->kind) {
 	case STRING:
-		if (omit && !*text_of(f, s))
-			return NULL;
 		return encode_text(text_of(f, s), rc);
 	case SECRET:
-		if (!*text_of(f, s))
-			return NULL;
 		if (secrets == MASKED)
 			return json_string("***");
 		if (!s->key_encrypted)
@@ -441,13 +450,12 @@ static json_t *encode_field(const struct field *f, const struct cfs_setting *s,
 		*rc = cfs_secret_seal(s->uuid, text_of(f, s), &sealed);
 		return *rc ? NULL : json_string(sealed);
 	case FLAG:
-		return omit && !*(const bool *)p ? NULL : json_boolean(*(const bool *)p);
+		return json_boolean(number_of(f, s));
 	case INT:
-		return omit && !*(const int *)p ? NULL : json_integer(*(const int *)p);
 	case U32:
-		return omit && !*(const uint32_t *)p ? NULL : json_integer(*(const uint32_t *)p);
+		return json_integer((json_int_t)number_of(f, s));
 	case U64:
-		return omit && !*(const uint64_t *)p ? NULL : cfs_json_u64(*(const uint64_t *)p);
+		return cfs_json_u64(number_of(f, s));
 	case TIERS:
 		return encode_tiers(s, rc);
 	}
@@ -663,29 +671,16 @@ int cfs_setting_decode(const char *json, size_t len, struct cfs_setting **ret, c
 
 /* ---- checks ---- */
 
+/* Whether a field that is not the list of tiers has the same value. */
 static bool field_equal(const struct field *f, const struct cfs_setting *a,
 			const struct cfs_setting *b)
 {
-	const void *pa = at_const(f, a), *pb = at_const(f, b);
-
-	switch (f->kind) {
-	case STRING:
-	case SECRET:
-		if (pa == &a->compression && (!*text_of(f, a) || !*text_of(f, b)))
-			return !cfs_setting_compressed(a) && !cfs_setting_compressed(b);
-		return strcmp(text_of(f, a), text_of(f, b)) == 0;
-	case FLAG:
-		return *(const bool *)pa == *(const bool *)pb;
-	case INT:
-		return *(const int *)pa == *(const int *)pb;
-	case U32:
-		return *(const uint32_t *)pa == *(const uint32_t *)pb;
-	case U64:
-		return *(const uint64_t *)pa == *(const uint64_t *)pb;
-	case TIERS:
-		break;
-	}
-	return true;
+	if (f->kind != STRING && f->kind != SECRET)
+		return number_of(f, a) == number_of(f, b);
+	if (f->offset == offsetof(struct cfs_setting, compression) &&
+	    (!*text_of(f, a) || !*text_of(f, b)))
+		return !cfs_setting_compressed(a) && !cfs_setting_compressed(b);
+	return strcmp(text_of(f, a), text_of(f, b)) == 0;
 }
 
 bool cfs_setting_compressed(const struct cfs_setting *s)

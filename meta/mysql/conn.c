@@ -116,7 +116,7 @@ int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const 
 		return -ENOTCONN;
 	}
 	if (is_stopped(code)) {
-		cfs_warn("statement stopped by the server, connecting anew: url=%s "
+		cfs_warn("statement stopped by the server, reconnecting: url=%s "
 			 "statement=%s error=%s",
 			 m->sql.db->where, statement, text);
 		return -ENOTCONN;
@@ -145,8 +145,8 @@ int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const 
 		return -E2BIG;
 	/* The limit is server-wide; closing this connection frees its statements. */
 	case ER_MAX_PREPARED_STMT_COUNT_REACHED:
-		cfs_warn("the server has no prepared statement left, connecting anew: raise its "
-			 "max_prepared_stmt_count: url=%s",
+		cfs_warn("the server has reached its max_prepared_stmt_count, reconnecting: raise "
+			 "the limit: url=%s",
 			 m->sql.db->where);
 		m->sql.broken = true;
 		return -EAGAIN;

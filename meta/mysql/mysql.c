@@ -430,7 +430,7 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 		r = sql_db_probe(&db->sql, cfs_deadline_in(CFS_MIN(db->sql.timeout_ms, PROBE_MS)),
 				 err);
 	if (!r && !db->sql.read_only) {
-		snprintf(err, 256, "%s: the connection ended while it was made", db->sql.where);
+		snprintf(err, 256, "%s: connection lost while connecting", db->sql.where);
 		r = check_writable(db, err);
 	}
 	/* create() will create the database. */

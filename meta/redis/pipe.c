@@ -141,7 +141,7 @@ static int connect_pipe(struct rds_pipe *p, cfs_deadline_t deadline)
 	if (r && !atomic_exchange(&p->target->away, true))
 		cfs_warn("metadata server cannot be reached, trying again: %s", err);
 	else if (!r && atomic_exchange(&p->target->away, false))
-		cfs_info("metadata server is there again: url=%s", p->target->where);
+		cfs_info("metadata server can be reached again: url=%s", p->target->where);
 	pthread_mutex_lock(&p->lock);
 	p->sock = sock;
 	p->state = r ? CLOSED : UP;

@@ -173,7 +173,7 @@ static int parse_db(struct rds_target *t, const struct cfs_url *url, char err[25
 	/* A wrong database number may be a misplaced password, so it is not printed. */
 	if (*end || *db < '0' || *db > '9' || n > 1000000)
 		return cfs_fail(err, -EINVAL,
-				"what follows the last / must be the number of a database");
+				"the part after the last / must be a database number");
 	t->db = (unsigned)n;
 	return 0;
 }

@@ -184,17 +184,19 @@ static int copy_tree(struct work *w, cfs_ino_t src, cfs_ino_t dst)
 /* Removes an entry of a detached tree, whose usage was not counted in directories. */
 static int remove_entry(struct cfs_meta *m, cfs_ino_t dir, const struct cfs_name *i)
 {
-	const struct cfs_engine_remove req = {.parent = dir, .name = i->name, .name_len = i->len};
+	const struct cfs_engine_remove req = {
+		.dir = i->type == CFS_TYPE_DIR,
+		.parent = dir,
+		.name = i->name,
+		.name_len = i->len,
+	};
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	struct cfs_usage usage = {0};
 	struct cfs_removed gone;
 	int rc;
 
 	cfs_quotas_begin(m->quotas);
-	if (i->type == CFS_TYPE_DIR)
-		rc = m->eng->ops->rmdir(m->eng, &ctx, &req, &gone, &usage);
-	else
-		rc = m->eng->ops->unlink(m->eng, &ctx, &req, &gone, &usage);
+	rc = m->eng->ops->remove(m->eng, &ctx, &req, &gone, &usage);
 	usage.n_dirs = 0; /* rows of directories that are removed too */
 	cfs_quotas_end(m->quotas, &ctx, rc ? NULL : &usage);
 	if (!rc && gone.outcome == CFS_REMOVED_DELETED && gone.attr.type == CFS_TYPE_FILE)

@@ -439,6 +439,7 @@ static int remove_name(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 		       struct cfs_removed *ret)
 {
 	struct cfs_engine_remove req = {
+		.dir = dir,
 		.parent = parent,
 		.name = name,
 		.name_len = len,
@@ -449,8 +450,7 @@ static int remove_name(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 	if (rc)
 		return rc;
 	cfs_quotas_begin(m->quotas);
-	rc = dir ? m->eng->ops->rmdir(m->eng, ctx, &req, ret, &usage)
-		 : m->eng->ops->unlink(m->eng, ctx, &req, ret, &usage);
+	rc = m->eng->ops->remove(m->eng, ctx, &req, ret, &usage);
 	cfs_quotas_end(m->quotas, ctx, rc ? NULL : &usage);
 	if (rc)
 		return rc;

@@ -72,11 +72,17 @@ struct cfs_engine_conf {
 
 /* A request of unlink and rmdir; trash is 0 for immediate deletion. */
 struct cfs_engine_remove {
+	bool dir; /* rmdir; else unlink */
 	cfs_ino_t parent;
 	const char *name;
 	size_t name_len;
 	cfs_ino_t trash; /* hour directory */
 };
+
+static inline enum cfs_meta_op cfs_remove_op(const struct cfs_engine_remove *req)
+{
+	return req->dir ? CFS_META_OP_rmdir : CFS_META_OP_unlink;
+}
 
 struct cfs_engine_rename {
 	struct cfs_rename r;
@@ -226,10 +232,9 @@ struct cfs_engine_ops {
 	/* ino: allocated by the core. -EEXIST: *ret is the existing entry. */
 	cfs_engine_mknod_fn *mknod;
 	cfs_engine_link_fn *link;
-	int (*unlink)(CFS_ENG, CFS_CTX, const struct cfs_engine_remove *req,
+	/* unlink and rmdir */
+	int (*remove)(CFS_ENG, CFS_CTX, const struct cfs_engine_remove *req,
 		      struct cfs_removed *ret, struct cfs_usage *ret_usage);
-	int (*rmdir)(CFS_ENG, CFS_CTX, const struct cfs_engine_remove *req, struct cfs_removed *ret,
-		     struct cfs_usage *ret_usage);
 	int (*rename)(CFS_ENG, CFS_CTX, const struct cfs_engine_rename *req,
 		      struct cfs_renamed *ret, struct cfs_usage *ret_usage);
 	/* As cfs_meta_readdir. */
@@ -506,7 +511,7 @@ extern const struct cfs_engine_ops cfs_engine_sqlite;
 	X(trim_changelog) X(touch_dirs) X(put_record) X(swap_record) \
 	X(drop_record) X(get_record) X(each_record)
 #define CFS_ENGINE_NAME_OPS(X) \
-	X(lookup) X(setattr) X(touch_atime) X(mknod) X(link) X(unlink) X(rmdir) X(rename) \
+	X(lookup) X(setattr) X(touch_atime) X(mknod) X(link) X(remove) X(rename) \
 	X(readdir) X(commit_slice)
 /* clang-format on */
 #define CFS_ENGINE_OPS(X) CFS_ENGINE_BASE_OPS(X) CFS_ENGINE_NAME_OPS(X)

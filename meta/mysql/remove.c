@@ -9,7 +9,6 @@
 
 struct removal {
 	const struct cfs_engine_remove *req;
-	bool dir;
 	struct cfs_entry victim;
 	struct cfs_attr parent;
 	struct cfs_removed ret;
@@ -26,14 +25,14 @@ static int decide(struct mysql_conn *m, const struct cfs_ctx *ctx, struct remova
 
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
-	a->cached = !a->dir && cfs_optimistic_file_known(m->sql.db->optimistic, req->parent,
-							 req->name, req->name_len, &a->victim);
+	a->cached = !a->req->dir && cfs_optimistic_file_known(m->sql.db->optimistic, req->parent,
+							      req->name, req->name_len, &a->victim);
 	if (!a->cached) {
 		r = sql_find(&m->sql, req->parent, req->name, req->name_len, &a->victim);
 		if (r)
 			return r == -ENOENT ? 0 : r;
 	}
-	if (a->dir != (v->type == CFS_TYPE_DIR) || (!a->dir && v->nlink != 1) ||
+	if (a->req->dir != (v->type == CFS_TYPE_DIR) || (!a->req->dir && v->nlink != 1) ||
 	    cfs_rules_remove_entry(ctx, req->parent, &a->parent, v))
 		return 0;
 	a->ret.outcome = req->trash && !(v->flags & CFS_FLAG_SKIP_TRASH) ? CFS_REMOVED_TRASHED
@@ -45,7 +44,7 @@ static int decide(struct mysql_conn *m, const struct cfs_ctx *ctx, struct remova
 /* In the trash, link counts do not depend on entries. */
 static int nlink_change(const struct removal *a)
 {
-	return a->dir && !cfs_ino_is_trash(a->req->parent) ? -1 : 0;
+	return a->req->dir && !cfs_ino_is_trash(a->req->parent) ? -1 : 0;
 }
 
 static int to_trash(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a, bool ask,
@@ -90,7 +89,7 @@ static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct
 
 	if (r > 0) {
 		ask = !cfs_ino_is_trash(dir) &&
-		      (cfs_optimistic_dir_ask(db->optimistic, dir) || a->dir);
+		      (cfs_optimistic_dir_ask(db->optimistic, dir) || a->req->dir);
 		r = a->ret.outcome == CFS_REMOVED_TRASHED ? to_trash(m, ctx, a, ask, row)
 							  : delete_inode(m, ctx, a, ask, row);
 	}
@@ -154,45 +153,26 @@ static int remove_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void 
 	return 1;
 }
 
-static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
-	       struct removal *a, struct cfs_removed *ret, struct cfs_usage *ret_usage)
-{
-	int r = mysql_batch(sql_db(e), ctx, op, remove_once, remove_applied, a, sizeof(*a));
-
-	if (r <= 0)
-		return r;
-	*ret = a->ret;
-	ret->ino = a->victim.ino;
-	ret->attr = a->victim.attr;
-	if (ret->outcome == CFS_REMOVED_TRASHED)
-		cfs_rules_moved(ctx, a->req->trash, &ret->attr);
-	*ret_usage = (struct cfs_usage){0};
-	cfs_usage_removed(ret_usage, a->req->parent, a->req->trash, ret);
-	if (!cfs_ino_is_trash(a->req->parent))
-		ret->parent = a->parent;
-	return 1;
-}
-
-int mysql_op_unlink(struct cfs_engine *e, const struct cfs_ctx *ctx,
+int mysql_op_remove(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		    const struct cfs_engine_remove *req, struct cfs_removed *ret,
 		    struct cfs_usage *ret_usage)
 {
 	struct removal a = {.req = req};
-	int r = run(e, ctx, CFS_META_OP_unlink, &a, ret, ret_usage);
+	int r = mysql_batch(sql_db(e), ctx, cfs_remove_op(req), remove_once, remove_applied, &a,
+			    sizeof(a));
 
 	if (!r)
-		return sql_op_unlink(e, ctx, req, ret, ret_usage);
-	return r < 0 ? r : 0;
-}
-
-int mysql_op_rmdir(struct cfs_engine *e, const struct cfs_ctx *ctx,
-		   const struct cfs_engine_remove *req, struct cfs_removed *ret,
-		   struct cfs_usage *ret_usage)
-{
-	struct removal a = {.req = req, .dir = true};
-	int r = run(e, ctx, CFS_META_OP_rmdir, &a, ret, ret_usage);
-
-	if (!r)
-		return sql_op_rmdir(e, ctx, req, ret, ret_usage);
-	return r < 0 ? r : 0;
+		return sql_op_remove(e, ctx, req, ret, ret_usage);
+	if (r < 0)
+		return r;
+	*ret = a.ret;
+	ret->ino = a.victim.ino;
+	ret->attr = a.victim.attr;
+	if (ret->outcome == CFS_REMOVED_TRASHED)
+		cfs_rules_moved(ctx, req->trash, &ret->attr);
+	*ret_usage = (struct cfs_usage){0};
+	cfs_usage_removed(ret_usage, req->parent, req->trash, ret);
+	if (!cfs_ino_is_trash(req->parent))
+		ret->parent = a.parent;
+	return 0;
 }

@@ -100,7 +100,6 @@ enum { INO = SQL_NODE_COLUMNS, GONE, HAS_DATA, PARENT };
 
 struct remove {
 	const struct cfs_engine_remove *req;
-	bool dir;
 	struct cfs_entry victim; /* from the cache or a lookup; may be outdated */
 	struct cfs_removed ret;
 };
@@ -122,14 +121,14 @@ static int send_remove(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 		SQL_I(sql_us(ctx->now)), SQL_I(sql_sub_us(ctx->now)),	  SQL_I(a->victim.ino),
 		SQL_I(req->trash)};
 	bool trash = req->trash;
-	int r = a->dir ? pg_open_stmt(c, PG_LOCK_DIR, lock_dir_text, params, 2) : 0;
+	int r = a->req->dir ? pg_open_stmt(c, PG_LOCK_DIR, lock_dir_text, params, 2) : 0;
 
-	if (!r && a->dir)
+	if (!r && a->req->dir)
 		r = pg_queue(pg_conn(c), PG_LOCK_DIR, false);
 	if (r < 0)
 		return r;
-	*ret_id = statements[a->dir][trash].id;
-	return pg_execute(c, *ret_id, statements[a->dir][trash].text, params, trash ? 7 : 6);
+	*ret_id = statements[a->req->dir][trash].id;
+	return pg_execute(c, *ret_id, statements[a->req->dir][trash].text, params, trash ? 7 : 6);
 }
 
 static void take_victim(struct remove *a, bool has_data)
@@ -147,7 +146,7 @@ static void become_removed(const struct cfs_ctx *ctx, struct remove *a)
 	v->outcome = a->req->trash ? CFS_REMOVED_TRASHED : CFS_REMOVED_DELETED;
 	if (a->req->trash)
 		cfs_rules_moved(ctx, a->req->trash, &v->attr);
-	v->parent = sql_touched(ctx, &v->parent, a->dir ? -1 : 0);
+	v->parent = sql_touched(ctx, &v->parent, a->req->dir ? -1 : 0);
 }
 
 static void read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct remove *a, int id)
@@ -172,7 +171,7 @@ static bool is_simple(struct sql_db *db, const struct cfs_ctx *ctx, struct remov
 	const struct cfs_attr *v = &a->victim.attr;
 	struct cfs_attr *dir = &a->ret.parent;
 
-	if (a->dir || v->nlink != 1 ||
+	if (a->req->dir || v->nlink != 1 ||
 	    !cfs_optimistic_dir_known(db->optimistic, req->parent, dir) ||
 	    cfs_ino_is_trash(dir->parent) || cfs_rules_remove_entry(ctx, req->parent, dir, v))
 		return false;
@@ -262,7 +261,7 @@ static int find_victim(struct cfs_engine *e, const struct cfs_ctx *ctx, struct r
 	bool known;
 	int r;
 
-	if (a->dir) {
+	if (a->req->dir) {
 		v->ino = cfs_optimistic_name(cache, req->parent, req->name, req->name_len);
 		known = v->ino && cfs_optimistic_dir_known(cache, v->ino, &v->attr);
 	} else {
@@ -271,9 +270,9 @@ static int find_victim(struct cfs_engine *e, const struct cfs_ctx *ctx, struct r
 	r = known ? 0 : sql_op_lookup(e, ctx, req->parent, req->name, req->name_len, v);
 	if (r < 0)
 		return r == -ENOENT ? PG_UNUSUAL : r;
-	if (a->dir != (v->attr.type == CFS_TYPE_DIR))
+	if (a->req->dir != (v->attr.type == CFS_TYPE_DIR))
 		return PG_UNUSUAL;
-	return !a->dir && !req->trash && cfs_host_is_open(e->host, v->ino) ? PG_UNUSUAL : 0;
+	return !a->req->dir && !req->trash && cfs_host_is_open(e->host, v->ino) ? PG_UNUSUAL : 0;
 }
 
 /* After a lost answer. 1: the statement has removed the victim, or it is missing; 0: it has not. */
@@ -310,8 +309,7 @@ static int remove_again(struct cfs_engine *e, const struct cfs_ctx *ctx, struct 
 	int r = was_removed(e, ctx, a);
 
 	if (!r) {
-		r = a->dir ? sql_op_rmdir(e, ctx, req, ret, ret_usage)
-			   : sql_op_unlink(e, ctx, req, ret, ret_usage);
+		r = sql_op_remove(e, ctx, req, ret, ret_usage);
 		if (r != -ENOENT)
 			return r;
 		/* The statement with the lost answer may have been executed meanwhile. */
@@ -330,9 +328,10 @@ static int remove_again(struct cfs_engine *e, const struct cfs_ctx *ctx, struct 
 	return 0;
 }
 
-static int in_one_statement(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
-			    struct remove *a, struct cfs_removed *ret, struct cfs_usage *ret_usage)
+static int in_one_statement(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove *a,
+			    struct cfs_removed *ret, struct cfs_usage *ret_usage)
 {
+	enum cfs_meta_op op = cfs_remove_op(a->req);
 	struct sql_db *db = sql_db(e);
 	int r = find_victim(e, ctx, a);
 
@@ -354,35 +353,17 @@ static int in_one_statement(struct cfs_engine *e, const struct cfs_ctx *ctx, enu
 	return 0;
 }
 
-static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
-	       struct remove *a, struct cfs_removed *ret, struct cfs_usage *ret_usage)
-{
-	const struct cfs_engine_remove *req = a->req;
-	int r = PG_UNUSUAL;
-
-	if (pg_is_authorized(ctx) && !cfs_ino_is_trash(req->parent) && !cfs_host_changelog(e->host))
-		r = in_one_statement(e, ctx, op, a, ret, ret_usage);
-	if (r != PG_UNUSUAL)
-		return r;
-	cfs_optimistic_dir_forget(sql_db(e)->optimistic, req->parent);
-	return a->dir ? sql_op_rmdir(e, ctx, req, ret, ret_usage)
-		      : sql_op_unlink(e, ctx, req, ret, ret_usage);
-}
-
-int pg_op_unlink(struct cfs_engine *e, const struct cfs_ctx *ctx,
+int pg_op_remove(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		 const struct cfs_engine_remove *req, struct cfs_removed *ret,
 		 struct cfs_usage *ret_usage)
 {
 	struct remove a = {.req = req};
+	int r = PG_UNUSUAL;
 
-	return run(e, ctx, CFS_META_OP_unlink, &a, ret, ret_usage);
-}
-
-int pg_op_rmdir(struct cfs_engine *e, const struct cfs_ctx *ctx,
-		const struct cfs_engine_remove *req, struct cfs_removed *ret,
-		struct cfs_usage *ret_usage)
-{
-	struct remove a = {.req = req, .dir = true};
-
-	return run(e, ctx, CFS_META_OP_rmdir, &a, ret, ret_usage);
+	if (pg_is_authorized(ctx) && !cfs_ino_is_trash(req->parent) && !cfs_host_changelog(e->host))
+		r = in_one_statement(e, ctx, &a, ret, ret_usage);
+	if (r != PG_UNUSUAL)
+		return r;
+	cfs_optimistic_dir_forget(sql_db(e)->optimistic, req->parent);
+	return sql_op_remove(e, ctx, req, ret, ret_usage);
 }

@@ -66,7 +66,7 @@ static int read_lists(struct copy *a, struct rds_request *q, const struct cfs_ct
 	uint32_t last = (uint32_t)((end - 1) >> CFS_CHUNK_BITS), i;
 	int r;
 
-	rds_again(q);
+	rds_reset(q);
 	for (i = first; i <= last; i++)
 		rds_command(q, "scss", "LRANGE", a->req->src, i, "0", "-1");
 	r = rds_run(q, ctx, CFS_META_OP_copy_range);

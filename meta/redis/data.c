@@ -560,7 +560,7 @@ ssize_t rds_op_list_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_
 		stop = 0;
 	}
 	for (indx = first; !r && indx < stop && n < 1024; indx += i) {
-		rds_again(&q);
+		rds_reset(&q);
 		for (i = 0; i < 1024 && indx + i < stop; i++)
 			rds_command(&q, "sc", "LLEN", ino, (uint32_t)(indx + i));
 		r = rds_run(&q, ctx, CFS_META_OP_read_chunk);

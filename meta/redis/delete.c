@@ -360,7 +360,7 @@ int rds_end_sustained_all(struct cfs_engine *e, const struct cfs_ctx *ctx, uint6
 	int r;
 
 	do {
-		rds_again(&q);
+		rds_reset(&q);
 		rds_command(&q, "sks", "SRANDMEMBER", "session", sid, "100");
 		r = rds_run(&q, ctx, CFS_META_OP_delete);
 		n = r ? 0 : q.reply[0]->elements;

@@ -111,7 +111,7 @@ static int raise_acl_id(struct rds_request *q, const struct cfs_ctx *ctx,
 	size_t i;
 	int r;
 
-	rds_again(q);
+	rds_reset(q);
 	rds_command(q, "sK", "GET", "aclMaxId");
 	r = rds_run(q, ctx, CFS_META_OP_other);
 	if (r)
@@ -120,7 +120,7 @@ static int raise_acl_id(struct rds_request *q, const struct cfs_ctx *ctx,
 	for (i = 0; i < n; i++)
 		if (rows[i].acl.id > max)
 			max = rows[i].acl.id;
-	rds_again(q);
+	rds_reset(q);
 	rds_command(q, "sKu", "SET", "aclMaxId", max);
 	return rds_run(q, ctx, CFS_META_OP_other);
 }

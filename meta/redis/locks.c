@@ -132,7 +132,7 @@ int rds_op_setlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		struct conflict c;
 		struct list l = {0};
 
-		rds_again(&q);
+		rds_reset(&q);
 		rds_command(&q, "sk", "HGETALL", "lockp", ino);
 		r = rds_run(&q, ctx, CFS_META_OP_lock);
 		if (!r)

@@ -163,7 +163,7 @@ void rds_end(struct rds_request *q);
 /* Declares a request to the engine, which ends with its block. */
 #define RDS_REQUEST(q, e) __attribute__((cleanup(rds_end))) struct rds_request q = {.r = rds_of(e)}
 /* Removes the commands and replies, so that the request can be used for other commands. */
-void rds_again(struct rds_request *q);
+void rds_reset(struct rds_request *q);
 void rds_command(struct rds_request *q, const char *fmt, ...);
 /* Begins a command of that many words, which rds_words adds. */
 void rds_command_begin(struct rds_request *q, size_t words);

@@ -59,7 +59,7 @@ static bool asks_again(struct rds *rds, int r, const redisReply *a, struct open_
 }
 
 /* The script that applies the rules itself. */
-static int remove_by_rules(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir,
+static int remove_by_rules(struct cfs_engine *e, const struct cfs_ctx *ctx,
 			   const struct cfs_engine_remove *req, struct cfs_removed *ret)
 {
 	struct rds *rds = rds_of(e);
@@ -69,10 +69,10 @@ static int remove_by_rules(struct cfs_engine *e, const struct cfs_ctx *ctx, bool
 	int r;
 
 	do
-		r = rds_script(&q, ctx, dir ? CFS_META_OP_rmdir : CFS_META_OP_unlink,
-			       &rds_remove_lua, &a, "uu8bsu8wtsus", req->parent, k.ino, req->parent,
-			       req->name, req->name_len, dir ? "1" : "0", req->trash, req->trash,
-			       ctx, ctx->now, rds_stats(rds), cfs_host_sid(e->host), k.open);
+		r = rds_script(&q, ctx, cfs_remove_op(req), &rds_remove_lua, &a, "uu8bsu8wtsus",
+			       req->parent, k.ino, req->parent, req->name, req->name_len,
+			       req->dir ? "1" : "0", req->trash, req->trash, ctx, ctx->now,
+			       rds_stats(rds), cfs_host_sid(e->host), k.open);
 	while (asks_again(rds, r, a, &k));
 	if (!r && a->elements != 7)
 		r = -EIO;
@@ -88,14 +88,14 @@ static int remove_by_rules(struct cfs_engine *e, const struct cfs_ctx *ctx, bool
 	return r;
 }
 
-static int remove_name(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir,
-		       const struct cfs_engine_remove *req, struct cfs_removed *ret,
-		       struct cfs_usage *ret_usage)
+int rds_op_remove(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		  const struct cfs_engine_remove *req, struct cfs_removed *ret,
+		  struct cfs_usage *ret_usage)
 {
-	int r = dir ? 0 : rds_unlink_optimistic(e, ctx, req, ret);
+	int r = req->dir ? 0 : rds_unlink_optimistic(e, ctx, req, ret);
 
 	if (!r)
-		r = remove_by_rules(e, ctx, dir, req, ret);
+		r = remove_by_rules(e, ctx, req, ret);
 	if (r < 0)
 		return r;
 	if (ret->outcome == CFS_REMOVED_DELETED) {
@@ -105,20 +105,6 @@ static int remove_name(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir
 	*ret_usage = (struct cfs_usage){0};
 	cfs_usage_removed(ret_usage, req->parent, req->trash, ret);
 	return 0;
-}
-
-int rds_op_unlink(struct cfs_engine *e, const struct cfs_ctx *ctx,
-		  const struct cfs_engine_remove *req, struct cfs_removed *ret,
-		  struct cfs_usage *ret_usage)
-{
-	return remove_name(e, ctx, false, req, ret, ret_usage);
-}
-
-int rds_op_rmdir(struct cfs_engine *e, const struct cfs_ctx *ctx,
-		 const struct cfs_engine_remove *req, struct cfs_removed *ret,
-		 struct cfs_usage *ret_usage)
-{
-	return remove_name(e, ctx, true, req, ret, ret_usage);
 }
 
 static int rename_reply(struct rds *rds, const struct cfs_engine_rename *req, const redisReply *a,

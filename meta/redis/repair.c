@@ -298,7 +298,7 @@ static int flush_sum(struct sum *s)
 		want->space += cfs_weight_of(&attr);
 		s->a->c.mark += cfs_mark_of(s->ino[i], &attr);
 	}
-	rds_again(&s->q);
+	rds_reset(&s->q);
 	return r;
 }
 

@@ -73,7 +73,7 @@ void rds_end(struct rds_request *q)
 		free(q->buf);
 }
 
-void rds_again(struct rds_request *q)
+void rds_reset(struct rds_request *q)
 {
 	drop_replies(q);
 	q->len = q->n = 0;
@@ -481,7 +481,7 @@ static void put_write_words(struct rds_request *q, const struct cfs_ctx *ctx)
 void rds_script_begin(struct rds_request *q, const struct cfs_ctx *ctx,
 		      const struct rds_script *script, size_t words)
 {
-	rds_again(q);
+	rds_reset(q);
 	q->n = 1;
 	q->script = script;
 	q->n_words = (unsigned)words + (script->bare ? 2 : script->writes ? 3 : 0);
@@ -549,7 +549,7 @@ int rds_page(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op 
 	va_list ap;
 	int r;
 
-	rds_again(q);
+	rds_reset(q);
 	rds_command_begin(q, strlen(fmt) + (pattern ? 5 : 3));
 	va_start(ap, fmt);
 	rds_words_v(q, fmt, ap);

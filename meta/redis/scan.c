@@ -272,7 +272,7 @@ static int page_of_keys(struct scan *a, const struct cfs_ctx *ctx, struct cfs_sc
 		struct cfs_ctx own = rds_page_ctx();
 		const size_t n = CFS_MIN(page, a->n_keys - i);
 
-		rds_again(&a->values);
+		rds_reset(&a->values);
 		for (k = 0; k < n; k++)
 			ask_value(a, i + k);
 		r = rds_run(&a->values, &own, CFS_META_OP_other);

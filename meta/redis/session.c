@@ -73,7 +73,7 @@ static int delete_by_prefix(struct cfs_engine *e)
 			     "SCAN");
 		if (r || !page->elements)
 			continue;
-		rds_again(&del);
+		rds_reset(&del);
 		rds_command_begin(&del, 1 + page->elements);
 		rds_words(&del, "s", "DEL");
 		for (i = 0; i < page->elements; i++)

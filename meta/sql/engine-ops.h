@@ -13,8 +13,8 @@
 	SQL_ENGINE_SHARED_OPS, .lookup = sql_op_lookup, .readdir = sql_op_readdir,                 \
 			       .touch_atime = sql_op_touch_atime, .setattr = own##_op_setattr,     \
 			       .mknod = own##_op_mknod, .link = own##_op_link,                     \
-			       .unlink = own##_op_unlink, .rmdir = own##_op_rmdir,                 \
-			       .commit_slice = own##_op_commit_slice, .advise = own##_op_advise
+			       .remove = own##_op_remove, .commit_slice = own##_op_commit_slice,   \
+			       .advise = own##_op_advise
 #define SQL_ENGINE_OPS CFS_ENGINE_NAME_OPS(SQL_ENGINE_MEMBER) SQL_ENGINE_SHARED_OPS
 
 #endif

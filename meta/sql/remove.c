@@ -146,7 +146,6 @@ int sql_dispose(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_
 
 struct remove {
 	const struct cfs_engine_remove *req;
-	bool dir;
 	/* results of one attempt */
 	bool raced; /* the name leads to another inode than at the lookup: look it up again */
 	struct cfs_removed ret;
@@ -162,7 +161,7 @@ static int log_removal(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 	if (!cfs_host_changelog(sql_host(c)))
 		return 0;
 	cfs_changelog_name(req->name, req->name_len, name);
-	if (a->dir)
+	if (req->dir)
 		return sql_log(c, ctx, "RMDIR(%" PRIu64 ",%s,%" PRIu64 "):%" PRIu64, req->parent,
 			       name, trash, a->ret.ino);
 	return sql_log(c, ctx, "UNLINK(%" PRIu64 ",%s,%" PRIu64 ",%s,false):%" PRIu64, req->parent,
@@ -187,8 +186,8 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	r = sql_get_edge(c, req->parent, req->name, req->name_len, &edge);
 	if (r < 0)
 		return r;
-	if (a->dir != (edge.type == CFS_TYPE_DIR))
-		return a->dir ? -ENOTDIR : -EISDIR;
+	if (req->dir != (edge.type == CFS_TYPE_DIR))
+		return req->dir ? -ENOTDIR : -EISDIR;
 	a->ret.ino = edge.ino;
 	r = lock_victim(c, &edge, &a->ret.attr);
 	if (r < 0)
@@ -196,7 +195,7 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	r = cfs_rules_remove_entry(ctx, req->parent, &parent, &a->ret.attr);
 	if (r < 0)
 		return r;
-	if (a->dir) {
+	if (req->dir) {
 		r = sql_close_dir(c, edge.ino);
 		if (r < 0)
 			return r;
@@ -213,44 +212,28 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	if (r < 0)
 		return r;
 	cfs_usage_removed(&a->usage, req->parent, req->trash, &a->ret);
-	r = sql_touch_dir(c, ctx, req->parent, a->dir ? -1 : 0);
+	r = sql_touch_dir(c, ctx, req->parent, req->dir ? -1 : 0);
 	if (r < 0)
 		return r;
 	if (!cfs_ino_is_trash(req->parent))
-		a->ret.parent = sql_touched(ctx, &parent, a->dir ? -1 : 0);
+		a->ret.parent = sql_touched(ctx, &parent, req->dir ? -1 : 0);
 	r = sql_write_usage(c, &a->usage);
 	return r < 0 ? r : log_removal(c, ctx, a);
 }
 
-static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
-	       struct remove *a, struct cfs_removed *ret, struct cfs_usage *ret_usage)
-{
-	int r;
-
-	do
-		r = sql_txn(sql_db(e), ctx, op, remove_entry, a);
-	while (r == -ENOENT && a->raced && !cfs_deadline_passed(ctx->deadline));
-	if (r < 0)
-		return r;
-	*ret = a->ret;
-	*ret_usage = a->usage;
-	return 0;
-}
-
-int sql_op_unlink(struct cfs_engine *e, const struct cfs_ctx *ctx,
+int sql_op_remove(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		  const struct cfs_engine_remove *req, struct cfs_removed *ret,
 		  struct cfs_usage *ret_usage)
 {
 	struct remove a = {.req = req};
+	int r;
 
-	return run(e, ctx, CFS_META_OP_unlink, &a, ret, ret_usage);
-}
-
-int sql_op_rmdir(struct cfs_engine *e, const struct cfs_ctx *ctx,
-		 const struct cfs_engine_remove *req, struct cfs_removed *ret,
-		 struct cfs_usage *ret_usage)
-{
-	struct remove a = {.req = req, .dir = true};
-
-	return run(e, ctx, CFS_META_OP_rmdir, &a, ret, ret_usage);
+	do
+		r = sql_txn(sql_db(e), ctx, cfs_remove_op(req), remove_entry, &a);
+	while (r == -ENOENT && a.raced && !cfs_deadline_passed(ctx->deadline));
+	if (r < 0)
+		return r;
+	*ret = a.ret;
+	*ret_usage = a.usage;
+	return 0;
 }

@@ -280,6 +280,8 @@ static void names(struct cfs_engine *e, const struct cfs_ctx *c, uint8_t which, 
 					.mode = 0644,
 					.ret_parent = &o->attr};
 	const struct cfs_engine_remove gone = {.parent = DIR, .name = "f", .name_len = 1};
+	const struct cfs_engine_remove gone_dir = {
+		.dir = true, .parent = DIR, .name = "f", .name_len = 1};
 	const struct cfs_engine_remove kept = {
 		.parent = DIR, .name = "f", .name_len = 1, .trash = CFS_TRASH_INO + 1};
 	const struct cfs_engine_rename move = {.r = {.src_parent = DIR,
@@ -300,16 +302,16 @@ static void names(struct cfs_engine *e, const struct cfs_ctx *c, uint8_t which, 
 		break;
 	case 1:
 		ops->lookup(e, c, DIR, "f", 1, &o->entry);
-		ops->unlink(e, c, &gone, &o->removed, &o->usage);
+		ops->remove(e, c, &gone, &o->removed, &o->usage);
 		break;
 	case 2:
 		ops->mknod(e, c, &file, INO, &o->entry, &o->usage);
 		break;
 	case 3:
-		ops->unlink(e, c, &kept, &o->removed, &o->usage);
+		ops->remove(e, c, &kept, &o->removed, &o->usage);
 		break;
 	case 4:
-		check(ops->rmdir(e, c, &gone, &o->removed, &o->usage) || o->removed.outcome);
+		check(ops->remove(e, c, &gone_dir, &o->removed, &o->usage) || o->removed.outcome);
 		break;
 	case 5:
 		ops->rename(e, c, &move, &o->renamed, &o->usage);

@@ -195,7 +195,7 @@ static void test_scan_deleted(void **state)
 
 	/* As a client that dies between the removal of a name and that of the data. */
 	cfs_quotas_begin(vol.m->quotas);
-	OK(OPS->unlink(ENG, &c, &req, &gone, &usage));
+	OK(OPS->remove(ENG, &c, &req, &gone, &usage));
 	cfs_quotas_end(vol.m->quotas, &c, &usage);
 	s = (struct seen){.table = CFS_TABLE_DELFILE, .ino = f};
 	assert_int_not_equal(scan(&s), 0);

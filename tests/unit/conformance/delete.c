@@ -415,7 +415,7 @@ static struct cfs_removed unlink_only(const struct cfs_ctx *c, cfs_ino_t dir, co
 	struct cfs_removed r;
 
 	cfs_quotas_begin(vol.m->quotas);
-	OK(e->ops->unlink(e, c, &req, &r, &usage));
+	OK(e->ops->remove(e, c, &req, &r, &usage));
 	cfs_quotas_end(vol.m->quotas, c, &usage);
 	return r;
 }

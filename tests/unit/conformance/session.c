@@ -71,7 +71,7 @@ static void test_stale(void **state)
 	atomic_store(&vol.m->host.sid, dead);
 	set_open(g, true);
 	cfs_quotas_begin(vol.m->quotas);
-	OK(e->ops->unlink(e, &c, &req, &r, &usage));
+	OK(e->ops->remove(e, &c, &req, &r, &usage));
 	cfs_quotas_end(vol.m->quotas, &c, &usage);
 	atomic_store(&vol.m->host.sid, own);
 	set_open(g, false);

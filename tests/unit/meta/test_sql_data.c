@@ -252,7 +252,7 @@ static void remove_file(struct fixture *f, const struct file *file)
 	req.name = name;
 	req.name_len = strlen(name);
 	assert_int_equal(f->e->ops->delete_chunk(f->e, &f->ctx, file->ino, note_dead, f), -EBUSY);
-	assert_int_equal(f->e->ops->unlink(f->e, &f->ctx, &req, &removed, &usage), 0);
+	assert_int_equal(f->e->ops->remove(f->e, &f->ctx, &req, &removed, &usage), 0);
 	assert_int_equal(removed.outcome, CFS_REMOVED_DELETED);
 	assert_int_equal(
 		fixture_number(f, "SELECT length FROM jfs_delfile WHERE inode=%d", (int)file->ino),
@@ -594,7 +594,7 @@ static void test_write_to_what_is_gone(void **state)
 	unsigned records;
 
 	assert_int_equal(f->e->ops->read_chunk(f->e, &f->ctx, ino, 0, &list), 0);
-	assert_int_equal(f->e->ops->unlink(f->e, &f->ctx, &req, &removed, &usage), 0);
+	assert_int_equal(f->e->ops->remove(f->e, &f->ctx, &req, &removed, &usage), 0);
 	assert_int_equal(commit_slice(f, ino, 0, &s, &attr, &records, &usage), -ENOENT);
 	assert_int_equal(fixture_number(f, "SELECT count(*) FROM jfs_chunk_ref"), 0);
 	assert_int_equal(f->e->ops->read_chunk(f->e, &f->ctx, ino, 0, &list), -ENOENT);

@@ -31,13 +31,14 @@ static int unlink_at(struct fixture *f, cfs_ino_t parent, const char *name, cfs_
 	};
 	struct cfs_usage usage;
 
-	return f->e->ops->unlink(f->e, &f->ctx, &req, ret, &usage);
+	return f->e->ops->remove(f->e, &f->ctx, &req, ret, &usage);
 }
 
 static int rmdir_at(struct fixture *f, cfs_ino_t parent, const char *name, cfs_ino_t trash,
 		    struct cfs_removed *ret)
 {
 	const struct cfs_engine_remove req = {
+		.dir = true,
 		.parent = parent,
 		.name = name,
 		.name_len = strlen(name),
@@ -45,7 +46,7 @@ static int rmdir_at(struct fixture *f, cfs_ino_t parent, const char *name, cfs_i
 	};
 	struct cfs_usage usage;
 
-	return f->e->ops->rmdir(f->e, &f->ctx, &req, ret, &usage);
+	return f->e->ops->remove(f->e, &f->ctx, &req, ret, &usage);
 }
 
 static int rename_at(struct fixture *f, cfs_ino_t src, const char *from, cfs_ino_t dst,

@@ -651,7 +651,7 @@ static void remove_name(struct fixture *f, unsigned i)
 	struct cfs_usage usage;
 
 	snprintf(name, sizeof(name), "f%03u", i);
-	assert_int_equal(ops(f)->unlink(f->e, &f->ctx, &req, &removed, &usage), 0);
+	assert_int_equal(ops(f)->remove(f->e, &f->ctx, &req, &removed, &usage), 0);
 }
 
 /* A listing of a directory that changes shows what stays exactly once (rm -r, backups). */

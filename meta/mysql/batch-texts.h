@@ -12,7 +12,8 @@
  *	CHANGE			begins the transaction; each statement ends with "; "
  *	WHEN(c) ELSE END_WHEN	c: a ? or a name; true when not 0, or when equal to a digit ("p_type=2")
  *	MUST			fails unless the previous statement has changed exactly one row
- *	SURE			MUST, only where a stopped statement reports 0 rows and no error
+ *	SURE			MUST on MariaDB, which may report 0 rows instead of an error for a
+ *				statement that it has stopped
  *	CLEAR(table, ino)	deletes the inode's rows, if there are any
  *	NOT_IF(condition)	fails if the condition, of subqueries, is true
  *	LOCK(rows)		locks the rows that exist, and does nothing else

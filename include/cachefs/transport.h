@@ -298,6 +298,8 @@ void cfs_peer_cancel(struct cfs_peer *p, struct cfs_peer_get *get);
 ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32_t off,
 		      uint32_t len, unsigned flags, const struct iovec *dst, int n_dst,
 		      cfs_deadline_t deadline);
+/* False: the circuit breaker is open, and cfs_peer_start() fails at once. */
+bool cfs_peer_is_in_use(const struct cfs_peer *p);
 /* True when the peer has sent an answer or a progress message since then. */
 bool cfs_peer_heard(struct cfs_peer *p, uint64_t since_ms);
 /* Block bytes received from it so far, those of incomplete answers included. */

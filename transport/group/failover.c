@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Failover from slow owners (slow.h) to the next members, and the probes of those owners. */
+/*
+ * Failover from slow owners (slow.h), and from those that the transport has left out, to the next
+ * members; the probes of slow owners.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
@@ -130,7 +133,8 @@ unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_snapshot
 		 k = 0;
 
 	for (i = 0; i < n; i++) {
-		if (!nodes[i]->peer || !cfs_slow_is(&nodes[i]->latency.slow))
+		if (!nodes[i]->peer ||
+		    (!cfs_slow_is(&nodes[i]->latency.slow) && cfs_peer_is_in_use(nodes[i]->peer)))
 			ret[k++] = (struct group_owner){.node = nodes[i],
 							.failover = i >= g->replicas};
 		else if (probe && i < g->replicas) /* others need not have it */

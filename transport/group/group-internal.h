@@ -145,11 +145,11 @@ int cfs_group_locate(struct group_node *const *nodes, unsigned n, const struct c
 
 struct group_owner {
 	struct group_node *node;
-	bool failover; /* is asked because an owner is slow */
+	bool failover; /* is asked because an owner is slow or left out */
 };
 /*
- * The block's owners and the members that requests fail over to, best first, without slow ones;
- * those are probed when it is time. The first g->replicas of them count as owners.
+ * The block's owners and the members that requests fail over to, best first, without those that
+ * are slow or left out; slow ones are probed when it is time. The first g->replicas of them count as owners.
  */
 unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_snapshot *v,
 				const struct cfs_peer_block *b, bool probe,

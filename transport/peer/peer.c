@@ -436,6 +436,11 @@ ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32
 	return r < 0 ? r : (ssize_t)len;
 }
 
+bool cfs_peer_is_in_use(const struct cfs_peer *p)
+{
+	return atomic_load_explicit(&p->circuit, memory_order_relaxed) == CFS_PEER_CLOSED_CIRCUIT;
+}
+
 bool cfs_peer_heard(struct cfs_peer *p, uint64_t since_ms)
 {
 	bool heard = false;

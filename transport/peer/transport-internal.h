@@ -125,9 +125,9 @@ struct cfs_peer {
 	struct cfs_get_list pending; /* requests that wait for room on a connection */
 	struct cfs_hint *hints;	     /* that wait for a connection; NULL: none */
 	unsigned n_hints;
-	enum cfs_peer_state circuit;
-	unsigned failures; /* in a row */
-	bool canceling;	   /* a request has `canceled` set */
+	_Atomic enum cfs_peer_state circuit; /* written under the lock */
+	unsigned failures;		     /* in a row */
+	bool canceling;			     /* a request has `canceled` set */
 	bool closing, closed;
 	struct cfs_reader_conn
 		*reader;      /* for reads by RDMA; NULL: none. Changed by the loop only */

@@ -571,6 +571,42 @@ static void test_replicas(void **state)
 	registry_close(&r);
 }
 
+/* Two members that do not reach each other, as all others do, read the same blocks from the bucket for ever. */
+static void test_owner_that_is_left_out(void **state)
+{
+	struct cfs_group_conf conf = {.weight = 100};
+	uint64_t owners[CFS_GROUP_REPLICAS_MAX], slice, i;
+	int cached[CFS_GROUP_REPLICAS_MAX];
+	struct cfs_peer_block b = {0};
+	unsigned others = 0, own = 0;
+	struct registry r;
+	struct member m[3];
+
+	registry_open(&r);
+	for (i = 0; i < 3; i++)
+		join_as(&m[i], &r, i + 1, conf);
+	WAIT_FOR(seen_by(&m[0]) == 3);
+	cfs_transport_drain(m[1].g->transport); /* goes on beating, and refuses connections */
+	for (slice = 1; slice <= BLOCKS; slice++) {
+		b = block(slice);
+		assert_int_equal(cfs_group_map(m[0].g, &b, owners, cached, soon()), 1);
+		if (owners[0] != 2)
+			continue;
+		while (read_from(&m[0], slice) < 0 && !cfs_group_owns(m[0].g, &b) &&
+		       stats(&m[0]).fallbacks < 10)
+			;
+		others += read_from(&m[0], slice) == RANGE;
+		own += cfs_group_owns(m[0].g, &b);
+	}
+	assert_int_equal(seen_by(&m[0]), 3);
+	assert_true(others > 0 && own > 0);
+	assert_int_equal(m[1].gets, 0);
+	assert_true(stats(&m[0]).fallbacks < 10);
+	for (i = 0; i < 3; i++)
+		part(&m[i]);
+	registry_close(&r);
+}
+
 /* A member cannot be emptied before it is taken away. */
 static void test_drain_and_no_sharing(void **state)
 {
@@ -912,6 +948,7 @@ int main(void)
 		cmocka_unit_test(test_fresh_member_asks_the_owner_before),
 		cmocka_unit_test(test_freshness_ends),
 		cmocka_unit_test(test_replicas),
+		cmocka_unit_test(test_owner_that_is_left_out),
 		cmocka_unit_test(test_drain_and_no_sharing),
 		cmocka_unit_test(test_another_volume),
 		cmocka_unit_test(test_with_and_without_tls),

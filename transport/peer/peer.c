@@ -12,7 +12,8 @@
 
 #define PENDING_MAX	4096
 #define PROBE_DOUBLINGS 100
-#define PROBE_SOON_MS	1500 /* the loop's idle tick is 1 s */
+#define PROBE_SOON_MS	1500	    /* the loop's idle tick is 1 s */
+#define TRIAL_MAX	(16u << 10) /* more than a packet of any link */
 
 /* --- lists --- */
 
@@ -115,8 +116,11 @@ static bool is_failure(int err)
 	       err != -ESHUTDOWN;
 }
 
-/* Only an answer is a success: an authenticated peer may still send invalid frames. */
-static void note_result(struct cfs_peer *p, int err)
+/*
+ * Only an answer is a success: an authenticated peer may still send invalid frames. len: of the answer.
+ * Where large packets are lost, short answers arrive, and prove nothing about longer ones.
+ */
+static void note_result(struct cfs_peer *p, int err, uint32_t len)
 {
 	bool too_many = false;
 
@@ -131,8 +135,9 @@ static void note_result(struct cfs_peer *p, int err)
 	pthread_mutex_unlock(&p->lock);
 	if (too_many)
 		exclude(p, err);
-	if (!is_answer(err))
+	if (!is_answer(err) || len < p->failed_len)
 		return;
+	p->failed_len = 0;
 	p->probe_pause_ms = p->t->conf.probe_ms;
 	if (p->warned)
 		cfs_info("peer answers again: member=%llu address=%s transport=%s",
@@ -176,7 +181,7 @@ static void note_silence(struct cfs_peer *p, const struct cfs_peer_get *g)
 	}
 	if (now_ms - p->silent_ms >= g->deadline - start_ms &&
 	    !was_away(p, now_ms - p->silent_ms, p->silent_late_ms))
-		note_result(p, -ETIMEDOUT);
+		note_result(p, -ETIMEDOUT, 0);
 }
 
 /* --- requests --- */
@@ -209,15 +214,31 @@ static bool is_only_late(const struct cfs_peer *p, const struct cfs_peer_get *g)
 	return g->heard || was_away(p, cfs_now_ms() - g->start_ns / 1000000, g->late_ms);
 }
 
+/* The longest since the last success. */
+static void remember(struct cfs_peer *p, const struct cfs_peer_get *g)
+{
+	if (g->len < p->failed_len)
+		return;
+	p->failed_block = g->block;
+	p->failed_off = g->off;
+	p->failed_len = CFS_MIN(g->len, TRIAL_MAX);
+}
+
 void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
 {
 	count_end(p, g, err);
+	if (g == &p->trial) {
+		g->done(g, err);
+		return;
+	}
+	if (is_failure(err) || err == -ECANCELED)
+		remember(p, g);
 	/*
 	 * A lost connection is one failure, however many requests waited on it. A slow answer, say
 	 * of an owner whose object storage is slow, is no failure while others come.
 	 */
 	if (err != -ECONNRESET && err != -EPROTO && !(err == -ETIMEDOUT && is_only_late(p, g)))
-		note_result(p, err);
+		note_result(p, err, err == 0 ? g->len : 0);
 	if (err == -ECANCELED && !g->heard)
 		note_silence(p, g);
 	cfs_peer_feed(p);
@@ -291,6 +312,27 @@ static bool is_valid(const struct cfs_peer_get *g)
 	return len == g->len;
 }
 
+static void prepare(struct cfs_peer *p, struct cfs_peer_get *g)
+{
+	g->next = g->prev = NULL;
+	g->receiver = g->reads = NULL;
+	g->received = g->crc = g->at_off = 0;
+	g->at = 0;
+	while (g->at < g->n_dst && g->dst[g->at].iov_len == 0)
+		g->at++;
+	g->canceled = g->heard = false;
+	g->start_ns = cfs_now_ns();
+	g->late_ms = atomic_load(&p->t->loop.late_ms);
+}
+
+static void count_start(struct cfs_peer *p, const struct cfs_peer_get *g)
+{
+	atomic_fetch_add(&p->counters.inflight, 1);
+	atomic_fetch_add(&p->t->asked.inflight, 1);
+	atomic_fetch_add(&p->counters.inflight_bytes, g->len);
+	atomic_fetch_add(&p->t->asked.inflight_bytes, g->len);
+}
+
 /* Under the lock. */
 static int start(struct cfs_peer *p, struct cfs_peer_get *g, bool *ret_kick)
 {
@@ -317,10 +359,7 @@ static int start(struct cfs_peer *p, struct cfs_peer_get *g, bool *ret_kick)
 		cfs_gets_append(&p->pending, g);
 		*ret_kick = true;
 	}
-	atomic_fetch_add(&p->counters.inflight, 1);
-	atomic_fetch_add(&p->t->asked.inflight, 1);
-	atomic_fetch_add(&p->counters.inflight_bytes, g->len);
-	atomic_fetch_add(&p->t->asked.inflight_bytes, g->len);
+	count_start(p, g);
 	if (c)
 		c->ops->send(c);
 	return 0;
@@ -333,15 +372,7 @@ int cfs_peer_start(struct cfs_peer *p, struct cfs_peer_get *g)
 
 	if (!is_valid(g))
 		return -EINVAL;
-	g->next = g->prev = NULL;
-	g->receiver = g->reads = NULL;
-	g->received = g->crc = g->at_off = 0;
-	g->at = 0;
-	while (g->at < g->n_dst && g->dst[g->at].iov_len == 0)
-		g->at++;
-	g->canceled = g->heard = false;
-	g->start_ns = cfs_now_ns();
-	g->late_ms = atomic_load(&p->t->loop.late_ms);
+	prepare(p, g);
 	pthread_mutex_lock(&p->lock);
 	r = start(p, g, &kick);
 	/* g may end and be freed as soon as the lock is released. */
@@ -540,11 +571,64 @@ void cfs_peer_connect(struct cfs_peer *p)
 		connect_failed(p, r);
 }
 
+static void trial_ended(struct cfs_peer_get *g, int err)
+{
+	struct cfs_peer *p = (struct cfs_peer *)((char *)g - offsetof(struct cfs_peer, trial));
+	bool well = is_answer(err) || err == -EBUSY, failed;
+
+	free(p->trial_dst.iov_base);
+	pthread_mutex_lock(&p->lock);
+	failed = !well && p->circuit == CFS_PEER_HALF_OPEN && !p->closing;
+	if (well)
+		p->circuit = CFS_PEER_CLOSED_CIRCUIT;
+	pthread_mutex_unlock(&p->lock);
+	if (failed)
+		exclude(p, err);
+	else if (err == 0)
+		note_result(p, 0, g->len);
+}
+
+/*
+ * Under the lock: asks for what was not answered, if it is cached there. True: the circuit stays
+ * half open until the answer. A peer that completes handshakes and no requests would otherwise stop
+ * readers again and again.
+ */
+static bool start_trial(struct cfs_peer *p, struct cfs_client *c)
+{
+	struct cfs_peer_get *g = &p->trial;
+	void *bytes;
+
+	if (p->circuit != CFS_PEER_HALF_OPEN || p->failed_len == 0)
+		return false;
+	bytes = malloc(p->failed_len);
+	if (!bytes)
+		return false;
+	p->trial_dst = (struct iovec){.iov_base = bytes, .iov_len = p->failed_len};
+	*g = (struct cfs_peer_get){
+		.block = p->failed_block,
+		.off = p->failed_off,
+		.len = p->failed_len,
+		.flags = CFS_PEER_ONLY_CACHED,
+		.dst = &p->trial_dst,
+		.n_dst = 1,
+		.deadline = cfs_deadline_in(p->t->conf.connect_timeout_ms),
+		.done = trial_ended,
+	};
+	prepare(p, g);
+	if (c->ops->start(c, g, false) < 0) {
+		free(bytes);
+		return false;
+	}
+	count_start(p, g);
+	return true;
+}
+
 void cfs_peer_connected(struct cfs_peer *p, struct cfs_client *c)
 {
 	pthread_mutex_lock(&p->lock);
 	p->n_ready++;
-	p->circuit = CFS_PEER_CLOSED_CIRCUIT;
+	if (!start_trial(p, c))
+		p->circuit = CFS_PEER_CLOSED_CIRCUIT;
 	send_hints(p, c);
 	pthread_mutex_unlock(&p->lock);
 	atomic_fetch_add(&p->counters.conns[c->transport], 1);
@@ -574,7 +658,7 @@ void cfs_peer_lost(struct cfs_peer *p, struct cfs_client *c, int err, bool was_r
 	if (!closing && !was_ready && err != -EHOSTDOWN)
 		connect_failed(p, err);
 	else if (!closing && was_ready && (list->n > 0 || err == -EPROTO))
-		note_result(p, err);
+		note_result(p, err, 0);
 	finish_all(p, list, err ? err : -ECONNRESET);
 	if (closing)
 		return;

@@ -136,6 +136,11 @@ struct cfs_peer {
 
 	/* The loop's only */
 	uint64_t probe_at_ms, probe_pause_ms;
+	/* Of a request without an answer, which probes repeat; failed_len 0: none */
+	struct cfs_peer_block failed_block;
+	uint32_t failed_off, failed_len;
+	struct cfs_peer_get trial;
+	struct iovec trial_dst;
 	bool warned;		 /* a failure was logged since its last answer */
 	uint64_t silent_ms;	 /* since when requests were cancelled and none answered; or 0 */
 	uint64_t silent_late_ms; /* the loop's late_ms then */

@@ -399,6 +399,32 @@ static void test_frozen_owner(void **state)
 	child_kill(&c);
 }
 
+/* As on a path that loses large packets. Otherwise readers wait again after each handshake. */
+static void test_peer_that_only_greets(void **state)
+{
+	struct cfs_transport_conf conf = {.connect_timeout_ms = 300, .probe_ms = 20};
+	struct cfs_transport *t = asker_conf(&conf);
+	uint8_t dst[4096];
+	unsigned i, gets;
+	struct cfs_peer *p;
+	struct owner o;
+
+	(void)state;
+	p = owner_meet(t, &o, BLOCK);
+	o.how = NEVER;
+	WAIT_FOR(ask_within(p, &o, 0, 4096, dst, 50) == -EHOSTDOWN);
+	gets = o.gets;
+	while (o.gets < gets + 3) {
+		assert_int_equal(ask_within(p, &o, 0, 4096, dst, 50), -EHOSTDOWN);
+		usleep(1000);
+	}
+	o.how = FROM_FILE;
+	WAIT_FOR(ask(p, &o, 0, 4096, dst) == 4096);
+	for (i = 0; i < o.n_held; i++)
+		give(&o, o.held[i]);
+	owner_part(p, t, &o);
+}
+
 /* Large answers arrive also when there are no pipes to be had. */
 static void test_owner_without_pipes(void **state)
 {
@@ -838,6 +864,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_owner_killed_in_the_middle),
 		cmocka_unit_test(test_frozen_owner),
+		cmocka_unit_test(test_peer_that_only_greets),
 		cmocka_unit_test(test_owner_without_pipes),
 		cmocka_unit_test(test_pipes_return),
 		cmocka_unit_test(test_limits),

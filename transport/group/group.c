@@ -18,6 +18,7 @@
 #define TIMEOUT_MS    2000
 #define CONNECT_MS    2000
 #define RESERVE_PARTS 8 /* of a read's time: reserve_ms() */
+#define AT_ONCE_MS    100
 
 /* ---- joining and leaving ---- */
 
@@ -347,14 +348,17 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_snapshot *v,
 {
 	struct group_owner owners[CFS_PLACEMENT_PICK_MAX];
 	unsigned n = cfs_group_pick_askable(g, v, b, true, owners), flags = 0, left, i;
+	uint64_t start_ms;
 	ssize_t r = -ENOENT;
 
 	for (i = 0, left = g->replicas; i < n && left > 0; i++) {
 		struct group_node *node = owners[i].node;
 		unsigned failover = owners[i].failover ? CFS_PEER_FAILOVER : 0;
 
+		if (node->member.self && failover)
+			break;
 		if (node->member.self) {
-			if (failover || (!node->member.fresh && !v->drained))
+			if (!node->member.fresh && !v->drained)
 				return -ENOENT;
 			*ret_asked = true;
 			return ask_previous(g, v, b, off, len, dst, n_dst, nowait, hedge, deadline);
@@ -362,6 +366,7 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_snapshot *v,
 		if (nowait)
 			return -EAGAIN;
 		*ret_asked = true;
+		start_ms = cfs_now_ms();
 		r = ask(g, node, b, off, len, flags | failover, dst, n_dst, hedge, deadline);
 		/* After an answer of this owner, another one does not help. */
 		if (r >= 0 || (r == -ENOENT && !flags) || r == -EALREADY || r == -ECANCELED)
@@ -371,8 +376,12 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_snapshot *v,
 			flags = CFS_PEER_ONLY_CACHED;
 		if (cfs_deadline_passed(deadline))
 			break;
-		/* A member that became slow in this request is not counted as an owner. */
-		left -= r != -EBUSY || !cfs_slow_is(&node->latency.slow);
+		/*
+		 * Not counted as an owner: a member that became slow in this request, or refused it at
+		 * once, since its disk hangs or it is at a limit.
+		 */
+		left -= r != -EBUSY ||
+			!(cfs_slow_is(&node->latency.slow) || cfs_now_ms() - start_ms < AT_ONCE_MS);
 	}
 	return r;
 }

@@ -607,6 +607,39 @@ static void test_owner_that_is_left_out(void **state)
 	registry_close(&r);
 }
 
+/* Every read of the blocks of a member whose disk hangs is a GET of the bucket. */
+static void test_owner_that_refuses(void **state)
+{
+	struct cfs_group_conf conf = {.weight = 100};
+	uint64_t owners[CFS_GROUP_REPLICAS_MAX], slice, i;
+	int cached[CFS_GROUP_REPLICAS_MAX];
+	struct cfs_peer_block b;
+	unsigned others = 0, nobody = 0;
+	struct registry r;
+	struct member m[3];
+
+	registry_open(&r);
+	for (i = 0; i < 3; i++)
+		join_as(&m[i], &r, i + 1, conf);
+	WAIT_FOR(seen_by(&m[0]) == 3);
+	m[1].busy = true;
+	for (slice = 1; slice <= BLOCKS; slice++) {
+		b = block(slice);
+		assert_int_equal(cfs_group_map(m[0].g, &b, owners, cached, soon()), 1);
+		if (owners[0] != 2)
+			continue;
+		if (read_from(&m[0], slice) == RANGE)
+			others++;
+		else
+			nobody++; /* the reader is the next member itself */
+	}
+	assert_true(others > 0 && nobody > 0);
+	assert_int_equal(stats(&m[0]).fallbacks, nobody);
+	for (i = 0; i < 3; i++)
+		part(&m[i]);
+	registry_close(&r);
+}
+
 /* A member cannot be emptied before it is taken away. */
 static void test_drain_and_no_sharing(void **state)
 {
@@ -949,6 +982,7 @@ int main(void)
 		cmocka_unit_test(test_freshness_ends),
 		cmocka_unit_test(test_replicas),
 		cmocka_unit_test(test_owner_that_is_left_out),
+		cmocka_unit_test(test_owner_that_refuses),
 		cmocka_unit_test(test_drain_and_no_sharing),
 		cmocka_unit_test(test_another_volume),
 		cmocka_unit_test(test_with_and_without_tls),

@@ -22,12 +22,17 @@
 
 /* ---- joining and leaving ---- */
 
-/* Other members would connect to their own machine. */
-static bool is_any_address(const struct sockaddr_storage *addr)
+/*
+ * Of the unspecified address, other members would connect to their own machine. A link-local IPv6
+ * address has no meaning without an interface of theirs.
+ */
+static bool is_for_others(const struct sockaddr_storage *addr)
 {
+	const struct in6_addr *a6 = &((const struct sockaddr_in6 *)addr)->sin6_addr;
+
 	if (addr->ss_family == AF_INET)
-		return ((const struct sockaddr_in *)addr)->sin_addr.s_addr == htonl(INADDR_ANY);
-	return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)addr)->sin6_addr);
+		return ((const struct sockaddr_in *)addr)->sin_addr.s_addr != htonl(INADDR_ANY);
+	return !IN6_IS_ADDR_UNSPECIFIED(a6) && !IN6_IS_ADDR_LINKLOCAL(a6);
 }
 
 static int listen_address(const struct cfs_group_conf *conf, struct sockaddr_storage *ret,
@@ -37,7 +42,7 @@ static int listen_address(const struct cfs_group_conf *conf, struct sockaddr_sto
 
 	if (conf->address) {
 		r = cfs_group_parse_address(conf->address, conf->port, ret, ret_len);
-		if (r == 0 && is_any_address(ret))
+		if (r == 0 && !is_for_others(ret))
 			r = -EINVAL;
 		if (r)
 			snprintf(err, 256,

@@ -892,6 +892,7 @@ def test_max_requests(ws):
     [
         ("cache-group=a/b", "not a name of a cache group"),
         ("cache-group=g,group-ip=nowhere", "group-ip is not an address"),
+        ("cache-group=g,group-ip=fe80::1", "not an address at which others reach"),
         ("cache-group=g,group-ip=8.8.8.8", "not a private address"),
         ("cache-group=g,group-network=203.0.113.0/24", "no private address in 203.0.113.0/24"),
         ("cache-group=g,group-ip=10.255.255.254", "Cannot assign|cannot listen|EADDRNOTAVAIL"),

@@ -33,7 +33,7 @@ int cmd_mount_helper(int argc, char **argv)
 
 	mount_opts_defaults(&o);
 	/* -s may stand behind the -o that it applies to, so it is looked for first. */
-	opterr = 0;
+	opterr = optind = 0;
 	while ((c = getopt(argc, argv, "sfnvrwhN:o:t:")) != -1) {
 		if (c == 's')
 			sloppy = true;
@@ -84,23 +84,9 @@ int cmd_mount_helper(int argc, char **argv)
 		r = CMD_OK;
 		goto out;
 	}
-	if (argc > optind) {
-		bool has_dir = argc - optind > 1;
-		char **args;
-		int n;
-
-		c = mount_file_args(o.config, argc, argv, optind, has_dir, &n, &args, err);
-		if (c < 0) {
-			cmd_error("%s", err);
-			goto out;
-		}
-		if (c > 0) {
-			optind = 0;
-			r = cmd_mount_helper(n, args);
-			mount_file_free(n, args);
-			goto out;
-		}
-	}
+	if (argc > optind &&
+	    mount_file_run(o.config, argc, argv, optind, argc - optind > 1, cmd_mount_helper, &r))
+		goto out;
 	if (argc - optind != 2) {
 		usage(stderr);
 		goto out;

@@ -333,29 +333,6 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 	return mount_in_foreground(full_url, point, o, takes_over);
 }
 
-/*
- * When pos[0] is a NAME of the configuration file: runs the command again with the arguments of its
- * section. False: it is no name. Else *ret_r is the exit status.
- */
-static bool run_by_name(const struct mount_opts *o, int argc, char **argv, const char *const *pos,
-			int *ret_r)
-{
-	char err[CFS_OPT_ERRLEN], **args;
-	int at, n, r;
-
-	for (at = 1; argv[at] != pos[0]; at++)
-		;
-	r = mount_file_args(o->config, argc, argv, at, pos[1] != NULL, &n, &args, err);
-	if (r < 0) {
-		cmd_error("%s", err);
-		*ret_r = CMD_USAGE;
-	} else if (r > 0) {
-		*ret_r = cmd_mount.run_argv(n, args);
-		mount_file_free(n, args);
-	}
-	return r != 0;
-}
-
 /* -f, -o LIST, and --NAME or --NAME=VALUE that is an option of another program. */
 static int other_option(void *options, int argc, char *const *argv, char err[CFS_OPT_ERRLEN])
 {
@@ -383,11 +360,13 @@ static int mount_run(int argc, char **argv)
 {
 	struct mount_opts o = {0};
 	const char *pos[2];
-	int r;
+	int r, at = 1;
 
 	mount_opts_defaults(&o);
 	r = cmd_parse(&cmd_mount, &o, argc, argv, pos);
-	if (r < 0 && !run_by_name(&o, argc, argv, pos, &r)) {
+	while (r < 0 && argv[at] != pos[0])
+		at++;
+	if (r < 0 && !mount_file_run(o.config, argc, argv, at, pos[1], mount_run, &r)) {
 		o.takeover = true;
 		r = pos[1] ? mount_volume(pos[0], pos[1], &o, false)
 			   : cmd_usage("usage: cachefs %s %s", cmd_mount.name, cmd_mount.synopsis);

@@ -259,3 +259,18 @@ void mount_file_free(int argc, char **argv)
 		free(argv[i]);
 	free(argv);
 }
+
+bool mount_file_run(const char *file, int argc, char **argv, int at, bool has_dir,
+		    int (*run)(int argc, char **argv), int *ret_status)
+{
+	char err[CFS_OPT_ERRLEN], **args;
+	int n, r = mount_file_args(file, argc, argv, at, has_dir, &n, &args, err);
+
+	if (r < 0) {
+		*ret_status = cmd_usage("%s", err);
+	} else if (r > 0) {
+		*ret_status = run(n, args);
+		mount_file_free(n, args);
+	}
+	return r != 0;
+}

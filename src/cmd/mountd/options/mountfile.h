@@ -21,5 +21,11 @@
 int mount_file_args(const char *file, int argc, char **argv, int at, bool has_dir, int *ret_argc,
 		    char ***ret_argv, char err[CFS_OPT_ERRLEN]);
 void mount_file_free(int argc, char **argv);
+/*
+ * For a name: runs the command again with those arguments, and returns true and its exit status;
+ * also after a message. False: argv[at] is a META-URL.
+ */
+bool mount_file_run(const char *file, int argc, char **argv, int at, bool has_dir,
+		    int (*run)(int argc, char **argv), int *ret_status);
 
 #endif

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from cachefs import sanitized, tool, wait_until
+from cachefs import missing, sanitized, tool, wait_until
 from syscalls import data, read, write
 from test_metrics import Unix, get
 from test_takeover import upgrade
@@ -119,3 +119,22 @@ def test_the_budget_is_of_all_processes(ws, volume):
     with within_budget(ws, "unmount"):
         mnt.umount()
         wait_until(lambda: not ws.processes(), 60, "the end of the processes")
+
+
+def test_budget_in_a_control_group(ws, volume):
+    """A quarter of its limit, with either version of control groups: the kernel would kill a mount of 300 MiB."""
+    old = pathlib.Path("/sys/fs/cgroup/memory")
+    group = (old if old.is_dir() else old.parent) / ws.dir.name
+    try:
+        group.mkdir()
+        ws.cleanups.append(group.rmdir)
+        (group / ("memory.limit_in_bytes" if old.is_dir() else "memory.max")).write_text(str(400 * MIB))
+    except OSError:
+        missing("no control group of its own with a limit of memory")
+    ws.path("mnt").mkdir()
+    join = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
+    ws.run("sh", "-c", join, group, tool("cachefs"), "mount", volume.url, ws.path("mnt"), check=True)
+    budget = re.search(r"pool_budget_bytes (\d+)", read(ws.path("mnt") / ".stats").decode())
+    ws.run("cachefs", "umount", ws.path("mnt"), check=True)
+    wait_until(lambda: not (group / "cgroup.procs").read_text(), 20, "the end of the mount")
+    assert int(budget[1]) <= 100 * MIB

@@ -177,38 +177,48 @@ void mount_opts_free(struct mount_opts *o)
 	o->kernel_opts = NULL;
 }
 
-/* The smallest memory.max from the process's cgroup (v2) up to the root; 0 when there is none. */
+/* Lowers *limit to the smallest one from the group up to the root of what is mounted here. */
+static void lower_limit(const char *base, char *group, const char *name, uint64_t *limit)
+{
+	char path[700], *slash;
+	unsigned long long v;
+	FILE *in;
+
+	do {
+		snprintf(path, sizeof(path), "%s%s/%s", base, group, name);
+		in = fopen(path, "re");
+		if (in) {
+			if (fscanf(in, "%llu", &v) == 1 && (!*limit || v < *limit))
+				*limit = v;
+			fclose(in);
+		}
+		slash = strrchr(group, '/');
+		if (slash)
+			*slash = '\0';
+	} while (slash);
+}
+
+/* Of the process's cgroup, v2 or v1; 0 when there is none. */
 static uint64_t cgroup_limit(void)
 {
-	char line[512], path[700], *group = NULL, *slash;
-	unsigned long long v;
+	static const char v1[] = ":memory:";
 	uint64_t limit = 0;
+	char line[512], *at;
 	FILE *in;
 
 	in = fopen("/proc/self/cgroup", "re");
 	if (!in)
 		return 0;
 	while (fgets(line, sizeof(line), in)) {
-		if (!strncmp(line, "0::", 3)) {
-			group = line + 3;
-			group[strcspn(group, "\n")] = '\0';
-			break;
-		}
+		line[strcspn(line, "\n")] = '\0';
+		at = strstr(line, v1);
+		if (at)
+			lower_limit("/sys/fs/cgroup/memory", at + strlen(v1),
+				    "memory.limit_in_bytes", &limit);
+		else if (!strncmp(line, "0::", 3))
+			lower_limit("/sys/fs/cgroup", line + 3, "memory.max", &limit);
 	}
 	fclose(in);
-	while (group && *group) {
-		snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", group);
-		in = fopen(path, "re");
-		if (in) {
-			if (fscanf(in, "%llu", &v) == 1 && (!limit || v < limit))
-				limit = v;
-			fclose(in);
-		}
-		slash = strrchr(group, '/');
-		if (!slash)
-			break;
-		*slash = '\0';
-	}
 	return limit;
 }
 

@@ -61,6 +61,18 @@ static int in_use(struct cfs_meta *m, struct cfs_ids *ids, const struct cfs_ctx 
 	return 0;
 }
 
+/* An inode number is part of the call that makes the inode; a slice id has a call of its own. */
+static int add(struct cfs_meta *m, struct cfs_ids *ids, const struct cfs_ctx *ctx, int64_t n,
+	       int64_t *ret_first)
+{
+	const struct cfs_engine_ops *ops = m->eng->ops;
+
+	if (ids == &m->inode_ids)
+		return ops->add_counter(m->eng, ctx, ids->counter, n, ret_first);
+	return (int)CFS_CALL(c, m, CFS_META_OP_counter, ctx,
+			     ops->add_counter(m->eng, c.ctx, ids->counter, n, ret_first));
+}
+
 /*
  * A database that went back in time gives ids again. Blocks of the lost ones may be in the bucket
  * and in caches, and would pass for those of other files.
@@ -73,9 +85,7 @@ static int allocate(struct cfs_meta *m, struct cfs_ids *ids, const struct cfs_ct
 	int rc;
 
 	do {
-		rc = (int)CFS_CALL(c, m, CFS_META_OP_counter, ctx,
-				   m->eng->ops->add_counter(m->eng, c.ctx, ids->counter,
-							    skip + ids->batch, &first));
+		rc = add(m, ids, ctx, skip + ids->batch, &first);
 		if (rc)
 			return rc;
 		first += skip;

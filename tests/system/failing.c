@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Preloaded. The first FORKS_FAIL forks of the thread of the name FORKS_THREAD fail, as without memory. Call number
- * SOCKETPAIR_FAILS of socketpair(2) fails, as without descriptors.
+ * SOCKETPAIR_FAILS of socketpair(2) fails, as without descriptors. With KILLED_AFTER_WRITE the process is killed after its
+ * first write(2) to a file.
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 pid_t fork(void)
@@ -39,4 +42,16 @@ int socketpair(int domain, int type, int protocol, int pair[2])
 		return -1;
 	}
 	return next(domain, type, protocol, pair);
+}
+
+ssize_t write(int fd, const void *buf, size_t len)
+{
+	ssize_t (*next)(int, const void *, size_t) =
+		(ssize_t(*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
+	ssize_t n = next(fd, buf, len);
+	struct stat st;
+
+	if (getenv("KILLED_AFTER_WRITE") && fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+		raise(SIGKILL);
+	return n;
 }

@@ -71,18 +71,21 @@ def content(i):
 
 def open_files(top):
     top.mkdir()
-    fds = [os.open(top / str(i), os.O_CREAT | os.O_WRONLY) for i in range(FILES)]
-    for i, fd in enumerate(fds):
+    return [os.open(top / str(i), os.O_CREAT | os.O_WRONLY) for i in range(FILES)]
+
+
+def write_and_close(fds, first=0):
+    """What is written and not closed for a second is committed in no group."""
+    for i, fd in enumerate(fds, first):
         os.write(fd, content(i))
-    return fds
+        os.close(fd)
 
 
 def close_files(v, proxy, fds):
     """They are a group behind the first one, whose commit the database gets last. Returns their objects."""
     before = {*v.objects()}
     proxy.paused = True
-    for fd in fds:
-        os.close(fd)
+    write_and_close(fds)
     wait_until(lambda: len(v.objects()) >= len(before) + len(fds), 20, "the blocks of all files")
     proxy.paused = False
     return {*v.objects()} - before
@@ -211,8 +214,7 @@ def test_outage_longer_than_any_try(far):
     assert b"MULTI" in proxy.kept[0][1]
     proxy.refuse = True
     proxy.cut()
-    for fd in unsent:
-        os.close(fd)
+    write_and_close(unsent)
     begun = time.monotonic()
     wait_until(lambda: time.monotonic() > begun + 4, 20, "the second try of the group's first commit")
     proxy.go_on()
@@ -239,9 +241,9 @@ def test_killed_in_a_group(ws, engine):
         top = m / ("d%d" % round_)
         names.append(top.name)
         fds = open_files(top)
+        os.write(fds[0], content(0))
         os.fsync(fds[0])
-        for fd in fds:
-            os.close(os.dup(fd))
+        write_and_close([os.dup(fd) for fd in fds[1:]], first=1)
         time.sleep(rng.random() * 0.01)  # the moment under test
         m.kill_all()
         for fd in fds:

@@ -465,7 +465,6 @@ static int stop(struct cfs_meta *m, bool leave)
 	if (!atomic_load(&m->started))
 		return 0;
 	cfs_jobs_stop(m);
-	cfs_ids_stop(&m->slice_ids);
 	ctx = cfs_ctx_internal(leave ? CFS_MIN(m->conf.timeout_ms, (uint64_t)LEAVE_MS)
 				     : m->conf.timeout_ms);
 	cfs_dirtimes_stop(m, &ctx);
@@ -507,8 +506,6 @@ int cfs_meta_start(struct cfs_meta *m, const struct cfs_meta_hooks *hooks)
 	rc = cfs_jobs_start(m);
 	if (rc)
 		stop(m, m->resume_sid != 0);
-	else if (!m->conf.read_only && m->hooks.slices_used)
-		cfs_ids_start(&m->slice_ids);
 	return rc;
 }
 

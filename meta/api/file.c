@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/activity.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "meta/api/call.h"
@@ -75,8 +76,12 @@ int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *
 {
 	int rc = cfs_core_check_writable(m);
 
-	if (!rc)
-		rc = cfs_ids_next(m, &m->slice_ids, ctx, ret_id);
+	if (rc)
+		return rc;
+	/* Shown while another thread takes a batch. */
+	cfs_activity_wait(CFS_WAIT_META, 0, cfs_meta_op_name(CFS_META_OP_counter));
+	rc = cfs_ids_next(m, &m->slice_ids, ctx, ret_id);
+	cfs_activity_wait_end();
 	return rc == -ETIMEDOUT ? -EIO : rc;
 }
 
@@ -418,7 +423,6 @@ int cfs_meta_open_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const str
 			return -EPERM;
 		if ((attr->flags & CFS_FLAG_APPEND) && (!(flags & O_APPEND) || (flags & O_TRUNC)))
 			return -EPERM;
-		cfs_ids_expect(m);
 	}
 	if (!ctx->check)
 		return 0;

@@ -4,11 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 
-#include "base/activity.h"
-#include "base/bytes.h"
 #include "base/log.h"
-#include "base/thread.h"
-#include "base/unwanted.h"
 #include "meta/api/call.h"
 #include "meta/api/core.h"
 
@@ -16,10 +12,6 @@
 #define USED_MS 5000
 /* Batches that are tried when the database went back in time again and again. */
 #define TRIES 8
-/* With so many left, a thread takes the next batch. */
-#define LOW 1024
-/* Nothing in the bucket shows others that a batch is taken which is not used yet. */
-#define AHEAD_MS 10000
 
 int cfs_ids_init(struct cfs_ids *ids, const char *counter, int64_t batch, int64_t gap)
 {
@@ -115,88 +107,10 @@ static int refill(struct cfs_meta *m, struct cfs_ids *ids, const struct cfs_ctx 
 	pthread_mutex_lock(&ids->lock);
 	ids->refilling = false;
 	if (!rc) {
-		ids->ahead = (uint64_t)first;
-		ids->ahead_end = (uint64_t)(first + ids->batch);
-		ids->ahead_ms = cfs_now_ms();
+		ids->next = (uint64_t)first;
+		ids->end = (uint64_t)(first + ids->batch);
 	}
 	pthread_cond_broadcast(&ids->refilled);
-	return rc;
-}
-
-static bool is_unwanted(void *arg)
-{
-	struct cfs_ids *ids = arg;
-	bool unwanted;
-
-	pthread_mutex_lock(&ids->lock);
-	unwanted = !ids->has_threads;
-	pthread_mutex_unlock(&ids->lock);
-	return unwanted;
-}
-
-static void *run_refill(void *arg)
-{
-	struct cfs_meta *m = arg;
-	struct cfs_ids *ids = &m->slice_ids;
-	struct cfs_ctx ctx = cfs_ctx_internal(2 * USED_MS);
-
-	cfs_unwanted_set(is_unwanted, ids);
-	pthread_mutex_lock(&ids->lock);
-	refill(m, ids, &ctx);
-	pthread_mutex_unlock(&ids->lock);
-	cfs_unwanted_set(NULL, NULL);
-	return NULL;
-}
-
-static void join(struct cfs_ids *ids)
-{
-	if (ids->started)
-		pthread_join(ids->thread, NULL);
-	ids->started = false;
-}
-
-/* Called with the lock held. Without a thread, the caller that finds no ids takes a batch. */
-static void refill_ahead(struct cfs_meta *m, struct cfs_ids *ids)
-{
-	if (!ids->has_threads || ids->refilling || ids->ahead_end)
-		return;
-	join(ids); /* it has done its work */
-	ids->started = !cfs_thread_start("slice-ids", run_refill, m, &ids->thread);
-	ids->refilling = ids->started;
-}
-
-void cfs_ids_expect(struct cfs_meta *m)
-{
-	struct cfs_ids *ids = &m->slice_ids;
-
-	pthread_mutex_lock(&ids->lock);
-	if (ids->next >= ids->end)
-		refill_ahead(m, ids);
-	pthread_mutex_unlock(&ids->lock);
-}
-
-void cfs_ids_start(struct cfs_ids *ids)
-{
-	pthread_mutex_lock(&ids->lock);
-	ids->has_threads = true;
-	pthread_mutex_unlock(&ids->lock);
-}
-
-void cfs_ids_stop(struct cfs_ids *ids)
-{
-	pthread_mutex_lock(&ids->lock);
-	ids->has_threads = false;
-	pthread_mutex_unlock(&ids->lock);
-	join(ids);
-}
-
-static int wait_refilled(struct cfs_ids *ids, const struct cfs_ctx *ctx)
-{
-	int rc;
-
-	cfs_activity_wait(CFS_WAIT_THREAD, 0, ids->counter);
-	rc = cfs_cond_wait(&ids->refilled, &ids->lock, ctx->deadline);
-	cfs_activity_wait_end();
 	return rc;
 }
 
@@ -208,22 +122,15 @@ int cfs_ids_next(struct cfs_meta *m, struct cfs_ids *ids, const struct cfs_ctx *
 
 	pthread_mutex_lock(&ids->lock);
 	while (!rc && ids->next >= ids->end) {
-		if (ids->ahead_end && cfs_now_ms() - ids->ahead_ms > AHEAD_MS) {
-			ids->ahead_end = 0;
-		} else if (ids->ahead_end) {
-			ids->next = CFS_MAX(ids->ahead, lowest);
-			ids->end = ids->ahead_end;
-			ids->ahead_end = 0;
-		} else if (ids->refilling) {
-			rc = wait_refilled(ids, ctx);
-		} else {
+		if (ids->refilling)
+			rc = cfs_cond_wait(&ids->refilled, &ids->lock, ctx->deadline);
+		else
 			rc = refill(m, ids, ctx);
-		}
+		if (ids->next < lowest)
+			ids->next = lowest;
 	}
 	if (!rc)
 		*ret = ids->next++;
-	if (!rc && ids->end - ids->next == LOW)
-		refill_ahead(m, ids);
 	pthread_mutex_unlock(&ids->lock);
 	return rc;
 }

@@ -289,8 +289,6 @@ static int make_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, const struc
 	uint64_t ino;
 	int rc = cfs_core_check_room(m);
 
-	if (!rc && req->type == CFS_TYPE_FILE)
-		cfs_ids_expect(m);
 	if (!rc)
 		rc = cfs_ids_next(m, &m->inode_ids, ctx, &ino);
 	if (!rc && req->note_ino)

@@ -282,14 +282,15 @@ class Driver:
         )
 
     def ask(self, command):
-        os.truncate(self.errors.fileno(), 0)
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
+        if self.process.poll() is None:
+            os.truncate(self.errors.fileno(), 0)
+            self.process.stdin.write(command + "\n")
+            self.process.stdin.flush()
         lines = []
         while True:
             line = self.process.stdout.readline()
             if not line:
-                raise RuntimeError("the driver has ended: " + self.said())
+                raise RuntimeError("the driver has ended with %s: %s" % (self.process.wait(60), self.said()))
             if line == "end\n":
                 return Answer(lines, self.trash)
             lines.append(line.rstrip("\n"))

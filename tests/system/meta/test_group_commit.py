@@ -75,7 +75,7 @@ def open_files(top):
 
 
 def write_and_close(fds, first=0):
-    """What is written and not closed for a second is committed in no group."""
+    """Bytes that are not closed within a second are committed in no group."""
     for i, fd in enumerate(fds, first):
         os.write(fd, content(i))
         os.close(fd)

@@ -515,7 +515,8 @@ class Mount:
 
     def kill_all(self, sig=signal.SIGKILL):
         """As a crash of the machine: nobody is left to start anything."""
-        workers = children(self.process.pid)
+        # The number of a process that has ended may be another's.
+        workers = children(self.process.pid) if self.process.poll() is None else []
         self.killed = True
         self.process.kill()
         for pid in workers:

@@ -6,6 +6,8 @@ import socket
 import threading
 import time
 
+from servers import free_port
+
 PIECE = 64 << 10
 
 
@@ -19,8 +21,8 @@ class SlowProxy:
         self.only = None
         self.free_at = 0.0
         self.lock = threading.Lock()
-        self.listener = socket.create_server((host, 0), backlog=256)
-        self.port = self.listener.getsockname()[1]
+        self.port = free_port()  # other addresses may need the same one (network.SilentFirst)
+        self.listener = socket.create_server((host, self.port), backlog=256)
         self.url = "http://%s:%d" % (host, self.port)
         threading.Thread(target=self._accept, daemon=True).start()
 

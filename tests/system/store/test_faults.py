@@ -507,6 +507,8 @@ fd = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR, 0o644)
 os.write(fd, b"old" * 1000)
 print("written", flush=True)
 sys.stdin.readline()
+os.write(fd, b"late" * 1000)
+sys.stdin.readline()
 os.close(fd)
 """
 
@@ -523,12 +525,16 @@ def test_volume_made_anew_under_a_mount(ws, engine):
     assert writer.stdout.readline() == "written\n"
     # Usage that it has counted is added before it can notice.
     wait_until(lambda: v.status()["usage"]["used_inodes"] == 2, 30, "the usage to be stored")
+    # So is a commit that is under way when the mount is stopped.
+    wait_until(lambda: old.stat("data_dirty_bytes") == 0, 30, "the first bytes to be stored")
     os.kill(old.pid(), signal.SIGSTOP)
     ws.run("cachefs", "destroy", "--yes", "--force", v.url, v.status()["setting"]["UUID"], check=True)
     ws.run("cachefs", "format", v.url, "anew", "--storage", "file", "--bucket", v.bucket, check=True)
     new = v.mount("heartbeat=1")
     write(new / "other", b"y")
     write(new / "f", b"new")
+    writer.stdin.write("late\n")
+    writer.stdin.flush()
     os.kill(old.pid(), signal.SIGCONT)
     wait_until(lambda: not old.mounted(), 60, "the end of the mount")
     old.wait_end(code=None)

@@ -102,13 +102,13 @@ static bool has_caller(const char *pid, const struct callers *callers)
 	return false;
 }
 
-void holders_name(pid_t pid, char *buf, size_t size)
+void holders_name(const char *pid, char *buf, size_t size)
 {
 	char path[64];
 	FILE *in;
 
 	*buf = '\0';
-	snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
+	snprintf(path, sizeof(path), "/proc/%.20s/comm", pid);
 	in = fopen(path, "re");
 	if (!in)
 		return;
@@ -121,7 +121,7 @@ static void print_holder(const char *pid, const char *how, const char *where)
 {
 	char comm[32];
 
-	holders_name(atoi(pid), comm, sizeof(comm));
+	holders_name(pid, comm, sizeof(comm));
 	cmd_error("  held by process %s (%s): %s %s", pid, *comm ? comm : "?", how, where);
 }
 
@@ -201,7 +201,7 @@ unsigned holders_print_elsewhere(const struct mounted *like)
 			;
 		if (i < n || mounted_seen_by(d->d_name, like, &m) < 0)
 			continue;
-		holders_name(atoi(d->d_name), comm, sizeof(comm));
+		holders_name(d->d_name, comm, sizeof(comm));
 		cmd_error("  still mounted at %s in the mount namespace of process %s (%s)",
 			  m.point, d->d_name, *comm ? comm : "?");
 		snprintf(seen[n++], sizeof(seen[0]), "%s", ns);

@@ -3,12 +3,12 @@
 #ifndef CFS_CMD_HOLDERS_H
 #define CFS_CMD_HOLDERS_H
 
-#include <sys/types.h>
+#include <stddef.h>
 
 struct mounted;
 
-/* The name of a program, as the kernel has it; "" when it has ended. */
-void holders_name(pid_t pid, char *buf, size_t size);
+/* The name of a program, as the kernel has it; "" when it has ended. pid: as /proc names it. */
+void holders_name(const char *pid, char *buf, size_t size);
 /* Prints one line per process on stderr, at most a few. Only root sees processes of other users. */
 void holders_print(const char *point);
 /*

@@ -85,6 +85,7 @@ static struct row *find_row(struct profile *p, const struct row *key)
 {
 	uint32_t slot = hash(key) % SLOTS;
 	struct row *row;
+	char pid[16];
 
 	for (; p->slots[slot]; slot = (slot + 1) % SLOTS) {
 		row = &p->rows[p->slots[slot] - 1];
@@ -98,8 +99,10 @@ static struct row *find_row(struct profile *p, const struct row *key)
 	}
 	row = &p->rows[p->n++];
 	*row = *key;
-	if (row->pid > 0)
-		holders_name(row->pid, row->comm, sizeof(row->comm));
+	if (row->pid > 0) {
+		snprintf(pid, sizeof(pid), "%d", (int)row->pid);
+		holders_name(pid, row->comm, sizeof(row->comm));
+	}
 	p->slots[slot] = (uint16_t)p->n;
 	return row;
 }

@@ -149,7 +149,8 @@ struct group_owner {
 };
 /*
  * The block's owners and the members that requests fail over to, best first, without those that
- * are slow or left out; slow ones are probed when it is time. The first g->replicas of them count as owners.
+ * are slow or left out; slow ones are probed when it is time. The first g->replicas of them count
+ * as owners.
  */
 unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_snapshot *v,
 				const struct cfs_peer_block *b, bool probe,

@@ -534,22 +534,37 @@ static void test_freshness_ends(void **state)
 	registry_close(&r);
 }
 
+static void join_three(struct member m[3], struct registry *r, unsigned replicas)
+{
+	struct cfs_group_conf conf = {.weight = 100, .replicas = replicas};
+	uint64_t i;
+
+	registry_open(r);
+	for (i = 0; i < 3; i++)
+		join_as(&m[i], r, i + 1, conf);
+	WAIT_FOR(seen_by(&m[0]) == 3);
+}
+
+static void part_three(struct member m[3], struct registry *r)
+{
+	unsigned i;
+
+	for (i = 0; i < 3; i++)
+		part(&m[i]);
+	registry_close(r);
+}
+
 /* A member that is overloaded makes everybody go to object storage, though another has the block.
  */
 static void test_replicas(void **state)
 {
-	struct cfs_group_conf conf = {.weight = 100, .replicas = 2};
 	uint64_t owners[CFS_GROUP_REPLICAS_MAX], slice;
 	int cached[CFS_GROUP_REPLICAS_MAX];
 	struct cfs_peer_block b;
 	struct registry r;
 	struct member m[3];
-	uint64_t i;
 
-	registry_open(&r);
-	for (i = 0; i < 3; i++)
-		join_as(&m[i], &r, i + 1, conf);
-	WAIT_FOR(seen_by(&m[0]) == 3);
+	join_three(m, &r, 2);
 	for (slice = 1;; slice++) {
 		b = block(slice);
 		assert_int_equal(cfs_group_map(m[0].g, &b, owners, cached, soon()), 2);
@@ -566,26 +581,20 @@ static void test_replicas(void **state)
 	m[2].busy = true;
 	assert_int_equal(read_from(&m[0], slice), -ENOENT);
 	assert_int_equal(stats(&m[0]).fallbacks, 1);
-	for (i = 0; i < 3; i++)
-		part(&m[i]);
-	registry_close(&r);
+	part_three(m, &r);
 }
 
 /* Two members that do not reach each other, as all others do, read the same blocks from the bucket for ever. */
 static void test_owner_that_is_left_out(void **state)
 {
-	struct cfs_group_conf conf = {.weight = 100};
-	uint64_t owners[CFS_GROUP_REPLICAS_MAX], slice, i;
+	uint64_t owners[CFS_GROUP_REPLICAS_MAX], slice;
 	int cached[CFS_GROUP_REPLICAS_MAX];
 	struct cfs_peer_block b = {0};
 	unsigned others = 0, own = 0;
 	struct registry r;
 	struct member m[3];
 
-	registry_open(&r);
-	for (i = 0; i < 3; i++)
-		join_as(&m[i], &r, i + 1, conf);
-	WAIT_FOR(seen_by(&m[0]) == 3);
+	join_three(m, &r, 0);
 	cfs_transport_drain(m[1].g->transport); /* goes on beating, and refuses connections */
 	for (slice = 1; slice <= BLOCKS; slice++) {
 		b = block(slice);
@@ -602,26 +611,20 @@ static void test_owner_that_is_left_out(void **state)
 	assert_true(others > 0 && own > 0);
 	assert_int_equal(m[1].gets, 0);
 	assert_true(stats(&m[0]).fallbacks < 10);
-	for (i = 0; i < 3; i++)
-		part(&m[i]);
-	registry_close(&r);
+	part_three(m, &r);
 }
 
 /* Every read of the blocks of a member whose disk hangs is a GET of the bucket. */
 static void test_owner_that_refuses(void **state)
 {
-	struct cfs_group_conf conf = {.weight = 100};
-	uint64_t owners[CFS_GROUP_REPLICAS_MAX], slice, i;
+	uint64_t owners[CFS_GROUP_REPLICAS_MAX], slice;
 	int cached[CFS_GROUP_REPLICAS_MAX];
 	struct cfs_peer_block b;
 	unsigned others = 0, nobody = 0;
 	struct registry r;
 	struct member m[3];
 
-	registry_open(&r);
-	for (i = 0; i < 3; i++)
-		join_as(&m[i], &r, i + 1, conf);
-	WAIT_FOR(seen_by(&m[0]) == 3);
+	join_three(m, &r, 0);
 	m[1].busy = true;
 	for (slice = 1; slice <= BLOCKS; slice++) {
 		b = block(slice);
@@ -635,9 +638,7 @@ static void test_owner_that_refuses(void **state)
 	}
 	assert_true(others > 0 && nobody > 0);
 	assert_int_equal(stats(&m[0]).fallbacks, nobody);
-	for (i = 0; i < 3; i++)
-		part(&m[i]);
-	registry_close(&r);
+	part_three(m, &r);
 }
 
 /* A member cannot be emptied before it is taken away. */

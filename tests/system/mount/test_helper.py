@@ -430,8 +430,42 @@ def test_names_of_juicefs(ws, volume, point, how):
     umount(ws, point)
 
 
+# Those of `juicefs mount` 1.4.1, with its defaults or what its manual shows.
+JUICEFS = """background no-syslog log=/var/log/juicefs.log force hide-internal update-fstab
+    disable-transparent-hugepage enable-xattr enable-cap enable-selinux enable-ioctl root-squash=65534:65534
+    all-squash=1000:1000 prefix-internal max-fuse-io=128K umask=022 subdir=/ backup-meta=1h backup-skip-trash
+    heartbeat=12s read-only no-bgjob atime-mode=noatime skip-dir-nlink=20 skip-dir-mtime=100ms sort-dir fast-statfs
+    network-interfaces=eth0 attr-cache=1.0s entry-cache=1.0s dir-entry-cache=1.0s negative-entry-cache=1s
+    readdir-cache open-cache=0s open-cache-limit=10000 storage=file bucket=/nowhere storage-class=STANDARD tag=k=v
+    get-timeout=60s put-timeout=60s io-retries=10 max-uploads=20 max-downloads=200 max-stage-write=1000
+    max-deletes=10 upload-limit=100 download-limit=100 check-storage buffer-size=300M max-readahead=32 prefetch=1
+    writeback writeback-threshold-size=0 upload-delay=0s upload-hours=0-6 cache-dir=/var/jfsCache cache-mode=0600
+    cache-size=100G cache-items=0 free-space-ratio=0.1 cache-partial-only cache-large-write
+    verify-cache-checksum=extend cache-eviction=2-random cache-scan-interval=1h cache-expire=0s
+    metrics=127.0.0.1:9567 custom-labels=a:b consul=127.0.0.1:8500 no-usage-report verbose debug quiet trace
+    log-id=random no-agent pyroscope=http://127.0.0.1:4040 no-color""".split()
+
+
+def test_every_option_of_juicefs_is_known(ws, volume, point):
+    """A line of fstab that is carried over: each option is taken, told to have no effect, or refused with what
+    there is instead."""
+    for option in JUICEFS:
+        r = helper(ws, "-f", volume.url, point, "-o", option)
+        told = [line for line in r.stderr.splitlines() if "'%s'" % option.split("=")[0] in line]
+        if r.returncode:
+            assert r.returncode == 1 and len(told) == 1 and "is not supported: " in one_reason(r), (option, r.stderr)
+        else:
+            assert all("has no effect: " in line for line in told) and len(told) <= 1, (option, r.stderr)
+
+
 @pytest.mark.parametrize(
-    "option, ours", [("io-retries=3", "io-timeout"), ("open-cache=1", "attr-cache")]
+    "option, ours",
+    [
+        ("io-retries=3", "io-timeout"),
+        ("open-cache=1", "attr-cache"),
+        ("tag=k=v", "config --tag"),
+        ("network-interfaces=eth0", "group-network"),
+    ],
 )
 def test_names_of_juicefs_that_are_refused(ws, volume, point, option, ours):
     r = helper(ws, volume.url, point, "-o", option)

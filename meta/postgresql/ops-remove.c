@@ -234,7 +234,7 @@ static int remove_known(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct remove *a = arg;
-	int id, r = send_remove(c, ctx, a, &id);
+	int id = -1, r = send_remove(c, ctx, a, &id);
 
 	/* The trash has this name already. */
 	if (r == -EEXIST)

@@ -538,7 +538,7 @@ ssize_t rds_op_list_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_
 			   uint32_t first, struct cfs_chunk_len ret[1024])
 {
 	struct rds_bytes found = {0};
-	uint64_t stop, indx;
+	uint64_t stop = 0, indx;
 	RDS_REQUEST(q, e);
 	size_t n = 0, i;
 	int r = chunk_end(e, ctx, ino, &stop);

@@ -347,8 +347,8 @@ static int read_footer(struct reader *rd)
 int load_binary(struct load *l)
 {
 	struct reader rd = {.l = l};
-	uint32_t type;
-	uint64_t len;
+	uint32_t type = 0;
+	uint64_t len = 0;
 	int r;
 
 	while ((r = next_segment(&rd, &type, &len)) > 0) {

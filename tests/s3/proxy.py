@@ -32,7 +32,7 @@ class Fault:
     flip      the byte at this place of the body is changed
     rewrite   function from the whole body to another
     swap      "body": the body of another answer of this length; "answer": all of that answer
-    rewrite_request  function from the request's whole body to another of its length
+    rewrite_request  function from the request's whole body to another; Content-Length agrees
     swap_request     the request's body is that of another one of this length
     lose      the request is not forwarded, and answered as another one of its kind was
     every     only each so-manieth of the requests that match is met
@@ -269,6 +269,7 @@ class Proxy:
                 data = other or data
             if fault.rewrite_request:
                 data = fault.rewrite_request(data)
+                head = re.sub(rb"(?i)content-length:[^\r]*", b"Content-Length: %d" % len(data), head)
                 fault.done += 1
             body = iter((data,))
         if fault.before and fault.before() is False:

@@ -34,6 +34,8 @@ DOWN = {
 }
 UP = {
     "flip": {"rewrite_request": flip},
+    "truncate": {"rewrite_request": lambda body: body[:-7]},
+    "repeat": {"rewrite_request": lambda body: body + body},
     "swap": {"swap_request": True},
     "lose": {"lose": True},
 }
@@ -41,8 +43,10 @@ UP = {
 WAYS = {
     "plain": ({}, ""),
     "disk-cache": ({}, "cache-dir=%s"),
-    "lz4": ({"compress": "lz4"}, "cache-dir=%s"),
-    "aes": ({"encrypt_rsa_key": "key.pem"}, "cache-dir=%s"),
+    "lz4": ({"compress": "lz4"}, ""),
+    "lz4-disk-cache": ({"compress": "lz4"}, "cache-dir=%s"),
+    "aes": ({"encrypt_rsa_key": "key.pem"}, ""),
+    "aes-disk-cache": ({"encrypt_rsa_key": "key.pem"}, "cache-dir=%s"),
 }
 
 
@@ -110,7 +114,7 @@ def test_download_that_changes(ws, s3, via, way, name):
         mnt.umount()
 
 
-@pytest.mark.parametrize("way", ("plain", "lz4", "aes"))
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", UP)
 def test_upload_that_changes(ws, s3, via, way, name):
     """Every second upload arrives as something else, or not at all, and is answered with 200."""

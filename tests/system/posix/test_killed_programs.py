@@ -16,6 +16,7 @@ import pytest
 import servers
 from cachefs import SLOW, Volume, need_engine, wait_until
 from syscalls import data, read, write
+from test_faults import locker
 
 SIZE = 300_000
 CHUNK = 64 << 20  # an open brings the records of the first one
@@ -89,6 +90,10 @@ def hung(request, ws):
     server = servers.ENGINES[request.param][0]()
     volume = Volume(ws, url=server.database().url)
     volume.check_options = {"leaks": "warn", "unmounted": True}
+    return prepared(volume), server
+
+
+def prepared(volume):
     mnt = volume.mount("attr-cache=1h,entry-cache=1h,dir-entry-cache=1h", expect=".")
     for name in "abcd":
         os.mkdir(mnt / name)
@@ -97,7 +102,7 @@ def hung(request, ws):
     write(mnt / "to", data(SIZE, 2))
     with open(mnt / "big", "wb") as f:
         os.pwrite(f.fileno(), data(SIZE, 3), CHUNK)
-    return mnt, server
+    return mnt
 
 
 def begin(ws, mnt, *steps):
@@ -160,6 +165,33 @@ def test_a_fatal_signal_ends_every_wait(ws, hung, sig):
         assert os.pread(f.fileno(), SIZE, CHUNK) == data(SIZE, 3)
     write(mnt / "next", b"next")
     assert read(mnt / "next") == b"next"
+
+
+@pytest.mark.parametrize("sig", ["TERM", "INT", "KILL"])
+def test_a_fatal_signal_ends_the_wait_for_a_locked_database(ws, volume, sig):
+    """Another process writes to the SQLite file and does not end; it holds up no reader."""
+    volume.check_options = {"leaks": "warn", "unmounted": True}
+    mnt = prepared(volume)
+    programs = begin(ws, mnt, "create", "mkdir", "rename", "chmod", "fsync", "exit")
+    lock = locker(ws, volume, 100)
+    for what, p in programs.items():
+        go(p)
+        if what != "exit":
+            wait_until(lambda: asleep_in_a_request(p), 20, what + " to wait")
+    late = []
+    for what, p in programs.items():
+        p.send_signal(getattr(signal, "SIG" + sig))
+        try:
+            p.wait(1 * SLOW)
+        except subprocess.TimeoutExpired:
+            late.append(what)
+    assert not late
+    lock.kill()
+    lock.wait(20)
+    wait_until(lambda: mnt.stat("requests_in_flight") == 0, 60, "the requests to end")
+    write(mnt / "next", b"next")
+    assert ALWAYS <= set(os.listdir(mnt)) <= ALWAYS | {"from", "my-fsync", "my-exit", "next"}
+    assert os.stat(mnt / "to").st_size == SIZE
 
 
 @pytest.mark.parametrize("hung", ["redis"], indirect=True)

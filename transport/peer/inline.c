@@ -62,8 +62,8 @@ void cfs_inline_park(struct cfs_stream *s, const struct cfs_peer_get *g)
 	struct cfs_conn *c = &s->c;
 
 	if (g->len > INLINE_MAX || s->client.inflight > 0 || s->inline_rx.wanted ||
-	    s->client.peer->pending.n > 0 || c->state != CFS_CONN_READY || c->link.unread ||
-	    c->link.key_limit || c->in_armed || c->more_in)
+	    s->client.peer->pending.n > 0 || s->client.peer->warned || c->state != CFS_CONN_READY ||
+	    c->link.unread || c->link.key_limit || c->in_armed || c->more_in)
 		return;
 	s->inline_rx.parked = true;
 }

@@ -54,6 +54,12 @@ static void finish_all(struct cfs_peer *p, struct cfs_get_list *list, int err)
 
 /* --- the circuit --- */
 
+/* The longest between two probes. */
+static uint64_t pause_max_ms(const struct cfs_transport *t)
+{
+	return (uint64_t)t->conf.probe_ms * PROBE_DOUBLINGS;
+}
+
 /* Under the lock. */
 static void drop_hints(struct cfs_peer *p)
 {
@@ -82,13 +88,12 @@ static void exclude(struct cfs_peer *p, int err)
 	struct cfs_transport *t = p->t;
 	struct cfs_client *conns[CFS_CONNS_PER_PEER_MAX];
 	struct cfs_get_list list;
-	uint64_t limit = (uint64_t)t->conf.probe_ms * PROBE_DOUBLINGS;
 	unsigned i, n;
 	bool was_in_use;
 
 	p->probe_at_ms =
 		t->loop.now_ms + p->probe_pause_ms + cfs_random_u64() % (p->probe_pause_ms / 4 + 1);
-	p->probe_pause_ms = CFS_MIN(p->probe_pause_ms * 2, limit);
+	p->probe_pause_ms = CFS_MIN(p->probe_pause_ms * 2, pause_max_ms(t));
 	pthread_mutex_lock(&p->lock);
 	was_in_use = p->circuit == CFS_PEER_CLOSED_CIRCUIT;
 	p->circuit = CFS_PEER_OPEN_CIRCUIT;
@@ -117,8 +122,17 @@ static bool is_failure(int err)
 }
 
 /*
- * Only an answer is a success: an authenticated peer may still send invalid frames. len: of the answer.
- * Where large packets are lost, short answers arrive, and prove nothing about longer ones.
+ * Short answers arrive also where large packets are lost. They prove a recovery only when no longer
+ * request has failed for as long as the longest pause.
+ */
+static bool is_recovered(const struct cfs_peer *p, uint32_t len)
+{
+	return len >= p->failed_len || p->t->loop.now_ms - p->failed_ms >= pause_max_ms(p->t);
+}
+
+/*
+ * Only an answer is a success: an authenticated peer may still send invalid frames. len: of the
+ * answer.
  */
 static void note_result(struct cfs_peer *p, int err, uint32_t len)
 {
@@ -135,7 +149,7 @@ static void note_result(struct cfs_peer *p, int err, uint32_t len)
 	pthread_mutex_unlock(&p->lock);
 	if (too_many)
 		exclude(p, err);
-	if (!is_answer(err) || len < p->failed_len)
+	if (!is_answer(err) || !is_recovered(p, len))
 		return;
 	p->failed_len = 0;
 	p->probe_pause_ms = p->t->conf.probe_ms;
@@ -222,6 +236,7 @@ static void remember(struct cfs_peer *p, const struct cfs_peer_get *g)
 	p->failed_block = g->block;
 	p->failed_off = g->off;
 	p->failed_len = CFS_MIN(g->len, TRIAL_MAX);
+	p->failed_ms = p->t->loop.now_ms;
 }
 
 void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
@@ -582,6 +597,7 @@ static void trial_ended(struct cfs_peer_get *g, int err)
 	if (well)
 		p->circuit = CFS_PEER_CLOSED_CIRCUIT;
 	pthread_mutex_unlock(&p->lock);
+	p->failed_ms = p->t->loop.now_ms; /* it was not asked meanwhile */
 	if (failed)
 		exclude(p, err);
 	else if (err == 0)

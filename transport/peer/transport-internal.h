@@ -139,6 +139,7 @@ struct cfs_peer {
 	/* Of a request without an answer, which probes repeat; failed_len 0: none */
 	struct cfs_peer_block failed_block;
 	uint32_t failed_off, failed_len;
+	uint64_t failed_ms; /* when it failed, or when the last probe ended that repeated it */
 	struct cfs_peer_get trial;
 	struct iovec trial_dst;
 	bool warned;		 /* a failure was logged since its last answer */

@@ -71,7 +71,9 @@ static void on_get(void *arg, struct cfs_peer_request *req)
 	pthread_t thread;
 
 	o->gets++;
-	if (o->how == LATER) {
+	if (o->cold && (req->flags & CFS_PEER_ONLY_CACHED)) {
+		cfs_peer_answer(req, &(struct cfs_peer_answer){.err = -ENOENT, .fd = -1});
+	} else if (o->how == LATER) {
 		assert_int_equal(pthread_create(&thread, NULL, give_later, req), 0);
 		pthread_detach(thread);
 	} else if (o->how == NEVER) {

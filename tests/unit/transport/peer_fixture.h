@@ -45,6 +45,7 @@ struct owner {
 	uint32_t crcs[BLOCK / CFS_PEER_SEGMENT];
 	unsigned n_crcs;
 	_Atomic int how;
+	_Atomic bool cold; /* has nothing cached */
 	_Atomic unsigned gets, releases, mismatches, hints;
 	struct cfs_peer_request *held[64]; /* NEVER */
 	_Atomic unsigned n_held;

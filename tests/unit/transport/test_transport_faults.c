@@ -117,15 +117,45 @@ static void test_owner_survives_garbage(void **state)
 	owner_part(p, t, &o);
 }
 
-static unsigned warnings(const char *path)
+static char log_path[] = "/tmp/cachefs-test.log.XXXXXX";
+
+static void begin_log(void)
 {
-	FILE *f = fopen(path, "re");
+	static bool moved;
+	int fd;
+
+	if (!moved) {
+		fd = mkstemp(log_path);
+		assert_true(fd >= 0);
+		close(fd);
+		assert_int_equal(cfs_log_file(log_path), 0);
+	}
+	moved = true;
+	assert_int_equal(truncate(log_path, 0), 0);
+	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_INFO);
+}
+
+static void end_log(void)
+{
+	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_ERR);
+}
+
+static int remove_log(void **state)
+{
+	(void)state;
+	unlink(log_path);
+	return 0;
+}
+
+static unsigned lines_with(const char *text)
+{
+	FILE *f = fopen(log_path, "re");
 	char line[512];
 	unsigned n = 0;
 
 	assert_non_null(f);
 	while (fgets(line, sizeof(line), f))
-		n += strstr(line, "peer connection refused") != NULL;
+		n += strstr(line, text) != NULL;
 	fclose(f);
 	return n;
 }
@@ -134,18 +164,13 @@ static unsigned warnings(const char *path)
 static void test_strangers_do_not_fill_the_log(void **state)
 {
 	static const struct cfs_handshake_keys wrong = {.key = {"wrong"}, .n = 1};
-	char path[] = "/tmp/cachefs-test.log.XXXXXX";
 	struct cfs_peer_stats st;
 	struct owner o;
 	unsigned i;
 	int fd, r;
 
 	(void)state;
-	fd = mkstemp(path);
-	assert_true(fd >= 0);
-	close(fd);
-	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_WARN);
-	assert_int_equal(cfs_log_file(path), 0);
+	begin_log();
 	owner_open(&o, BLOCK);
 	for (i = 0; i < 50; i++) {
 		fd = raw_client(&o, &wrong, &r);
@@ -154,10 +179,9 @@ static void test_strangers_do_not_fill_the_log(void **state)
 		close(fd);
 	}
 	WAIT_FOR((cfs_transport_stats(o.t, NULL, &st), st.errors[CFS_PEER_E_AUTH] == 50));
-	assert_in_range(warnings(path), 1, 5);
+	assert_in_range(lines_with("peer connection refused"), 1, 5);
 	owner_close(&o);
-	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_ERR);
-	unlink(path);
+	end_log();
 }
 
 /* Half a hello, half a request, then silence: others are served, the handshake has its deadline. */
@@ -423,6 +447,36 @@ static void test_peer_that_only_greets(void **state)
 	for (i = 0; i < o.n_held; i++)
 		give(&o, o.held[i]);
 	owner_part(p, t, &o);
+}
+
+/* A failure long ago of a large request keeps the log from telling of later ones. */
+static void test_short_answers_end_a_failure(void **state)
+{
+	struct cfs_transport_conf conf = {.connect_timeout_ms = 300, .probe_ms = 5};
+	struct cfs_transport *t = asker_conf(&conf);
+	uint8_t dst[64 << 10];
+	struct cfs_peer *p;
+	struct owner o;
+	unsigned i, k;
+
+	(void)state;
+	begin_log();
+	p = owner_meet(t, &o, BLOCK);
+	for (i = 1; i <= 2; i++) {
+		o.how = NEVER;
+		WAIT_FOR(ask_within(p, &o, 0, i == 1 ? sizeof(dst) : 4096, dst, 50) == -EHOSTDOWN);
+		WAIT_FOR(lines_with("peer does not answer") == i);
+		o.cold = true;
+		o.how = FROM_FILE;
+		WAIT_FOR(ask(p, &o, 0, 4096, dst) == 4096);
+		WAIT_FOR(ask(p, &o, 0, 4096, dst) == 4096 && lines_with("peer answers again") == i);
+		o.cold = false;
+		for (k = 0; k < o.n_held; k++)
+			give(&o, o.held[k]);
+		o.n_held = 0;
+	}
+	owner_part(p, t, &o);
+	end_log();
 }
 
 /* Large answers arrive also when there are no pipes to be had. */
@@ -879,9 +933,11 @@ int main(void)
 		cmocka_unit_test(test_answer_is_owed_at_the_end),
 		cmocka_unit_test(test_release_at_the_end),
 		cmocka_unit_test(test_idle_connections),
-		cmocka_unit_test(test_strangers_do_not_fill_the_log), /* last: it moves the log */
+		/* last: they move the log */
+		cmocka_unit_test(test_short_answers_end_a_failure),
+		cmocka_unit_test(test_strangers_do_not_fill_the_log),
 	};
 
 	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_ERR);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, NULL, remove_log);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * liburcu is not built for ThreadSanitizer, which therefore does not see its ordering. These tell
- * it: what happened before a RELEASE of an address happened before a later ACQUIRE of it.
+ * ThreadSanitizer sees the order neither of liburcu, which is not built for it, nor of the kernel,
+ * between an answer and a later request of a FUSE connection. These tell it: what happened before a
+ * RELEASE of an address happened before a later ACQUIRE of it.
  */
 #ifndef CFS_TSAN_H
 #define CFS_TSAN_H

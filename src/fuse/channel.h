@@ -71,6 +71,9 @@ struct cfs_request {
  * Waits for a request. buf: the calling thread's, of channel->buffer_size bytes. -EINTR: a signal
  * was handled; -EAGAIN: the request was withdrawn, or there is none and the channel does not block;
  * -ENODEV: the connection has ended. After any other error the channel is of no more use.
+ *
+ * The kernel sends the release of a handle after the answers to all requests that use the handle.
+ * ThreadSanitizer does not see that order, so the device tells it (base/tsan.h).
  */
 typedef int cfs_channel_receive_fn(struct cfs_channel *c, void *buf, struct cfs_request *ret);
 /*

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "base/tsan.h"
+
 #define NOTIFY_RESEND 7		  /* interface 7.40 */
 #define HEADROOM      (64u << 10) /* of a request, beyond its data */
 
@@ -18,6 +20,7 @@ static int device_receive(struct cfs_channel *c, void *buf, struct cfs_request *
 	/* ENOENT: the caller was interrupted while the kernel handed the request out. */
 	if (n < 0)
 		return errno == ENOENT ? -EAGAIN : -errno;
+	CFS_TSAN_ACQUIRE(c);
 	if (n < (ssize_t)sizeof(*ret->in))
 		return -EAGAIN;
 	ret->in = buf;
@@ -37,6 +40,7 @@ static int send_message(struct cfs_channel *c, uint64_t unique, int error, struc
 	for (i = 1; i < n; i++)
 		out.len += (uint32_t)iov[i].iov_len;
 	iov[0] = (struct iovec){.iov_base = &out, .iov_len = sizeof(out)};
+	CFS_TSAN_RELEASE(c);
 	return writev(d->fd, iov, n) < 0 ? -errno : 0;
 }
 

@@ -7,12 +7,13 @@ import json
 import os
 import random
 
+import proxy
 import pytest
 
 from cachefs import wait_until
 from s3volume import S3Volume
 from syscalls import data, read, write
-from test_s3 import get_file, make_bucket, put_file
+from test_s3 import get_file, make_bucket, put_file, tls  # noqa: F401  (a fixture)
 
 BLOCK = 256 << 10
 FILES = 4
@@ -132,6 +133,28 @@ def test_upload_that_changes(ws, s3, via, way, name):
     mnt.umount()
     mnt = vol.mount()
     read_all(mnt, want, 4)
+    mnt.umount()
+
+
+def test_bodies_behind_tls(ws, s3, tls):  # noqa: F811
+    """TLS may end at a balancer, which changes bytes as well as any other machine does."""
+    p = proxy.Proxy(s3.address, cert=tls / "host.pem")
+    ws.cleanups.append(p.close)
+    vol = make_volume(ws, s3)
+    fault = p.add("PUT", "chunks/", every=2, rewrite_request=flip)
+    want = contents()
+    opts = "cache-dir=%s,bucket=%s/bucket?ca-certs=%s/ca.pem" % (ws.path("cache"), p.url, tls)
+    mnt = vol.mount(opts)
+    for file, content in want.items():
+        write(mnt / file, content, sync=True)
+    assert fault.done >= 2 and mnt.stat("object_damaged_total") >= 2
+    assert all("x-amz-checksum-crc32c" in r.headers for r in p.seen("PUT", "chunks/"))
+    mnt.umount()
+    p.clear()
+    fault = p.add("GET", "chunks/", every=2, rewrite=flip)
+    mnt = vol.mount(opts.replace("/cache,", "/other-cache,"))
+    read_all(mnt, want, 7)
+    assert fault.hits >= 5 and mnt.stat("object_damaged_total") >= 2
     mnt.umount()
 
 

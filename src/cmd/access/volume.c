@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/access/volume.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -343,6 +344,13 @@ int volume_open_objects(const struct cfs_setting *s, const char *storage, const 
 	int r = volume_open_objects_with(s, &with, &store, err);
 
 	return r < 0 ? r : waitstore_wrap(store, bucket ? bucket : s->bucket, ret);
+}
+
+bool volume_is_class(const char *s)
+{
+	while (isalnum((unsigned char)*s) || *s == '_' || *s == '-')
+		s++;
+	return !*s;
 }
 
 int volume_set(char **field, const char *value)

@@ -37,6 +37,8 @@ int volume_read_credentials(const char *path, char err[256]);
 
 /* Finds an entry by its path from the root of the volume. step_ms: deadline of each name. */
 int volume_lookup(struct cfs_meta *meta, uint64_t step_ms, const char *path, struct cfs_entry *ret);
+/* Letters, digits, _ and -, or empty: S3 fails each upload with another storage class. */
+bool volume_is_class(const char *s);
 /* Replaces a string of a setting by a copy. Empty or NULL: by none. */
 int volume_set(char **field, const char *value);
 /* The bucket, as volume_bucket() makes it. */

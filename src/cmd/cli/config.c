@@ -398,6 +398,9 @@ static int config_run(void *options, const char **args)
 		return cmd_usage(
 			"--tag: not one KEY=VALUE of letters, digits, spaces and +-._:/@: %s",
 			o->tag);
+	if (o->storage_class && !volume_is_class(o->storage_class))
+		return cmd_usage("--storage-class: not letters, digits, _ and -: %s",
+				 o->storage_class);
 	r = admin_open(args[0], &common, any_change(o) ? ADMIN_WRITE : 0, &a);
 	if (r != CMD_OK)
 		goto out;

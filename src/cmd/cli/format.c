@@ -442,6 +442,10 @@ static int format_run(int argc, char **argv)
 		cmd_error("block size must be a power of two between 64K and 16M");
 		goto out;
 	}
+	if (f.o.storage_class && !volume_is_class(f.o.storage_class)) {
+		cmd_error("--storage-class: not letters, digits, _ and -: %s", f.o.storage_class);
+		goto out;
+	}
 	if (f.o.encrypt_rsa_key && read_key(&f.o, err) < 0) {
 		cmd_error("%s", err);
 		goto out;

@@ -32,6 +32,10 @@ def test_tiers(ws, s3, via):
     for wrong in ("k", "=v", "k=", "a=b,c=d", "k=a,b"):
         r = ws.run("cachefs", "config", vol.url, "--tag", wrong, env=s3.keys)
         assert r.returncode == 1 and "KEY=VALUE" in r.stderr, r
+    for wrong in ("COLD\r\nX-Amz-Acl: public-read", "a b", "\u00e4"):
+        for args in (("config", vol.url), ("format", "sqlite3://%s" % ws.path("no.db"), "other")):
+            r = ws.run("cachefs", *args, "--storage-class", wrong, env=s3.keys)
+            assert r.returncode == 1 and "--storage-class" in r.stderr, r
     setting = vol.setting()
     assert setting["StorageClass"] == "STANDARD_IA" and setting["MinClientVersion"] == "1.4.0-A"
     assert setting["Tiers"]["1"]["Tag"] == "team=a b:c/d"

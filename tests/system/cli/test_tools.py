@@ -521,6 +521,23 @@ def test_names_do_not_command_the_terminal(ws):
     assert shown in output("clone", mnt / "none" / EVIL, mnt / "x", ok=False)
     assert shown in output("rmr", mnt / "none" / EVIL, ok=False)
     assert shown in output("info", mnt / (EVIL + "none"), ok=False)
+    none = ws.path(EVIL) / "none"
+    for args in (
+        *((command, none) for command in ("compact", "rmr", "umount", "mdtest", "bench", "objbench", "stats")),
+        *((command, none) for command in ("profile", "debug", "warmup", "summary", "info")),
+        *((command, volume.url, none) for command in ("mount", "load")),
+        ("dump", volume.url, none / "x"),
+        ("tier", "set", volume.url, "--tier", "0", "/none" + EVIL),
+        ("cache", "map", none),
+        ("clone", evil, mnt / "none" / EVIL),
+        ("format", "sqlite3://%s" % ws.path("x.db"), EVIL),
+        ("config", volume.url, "--storage-class", EVIL),
+        ("status", "--" + EVIL, volume.url),
+        (EVIL,),
+    ):
+        assert shown in output(*args, ok=False), args
+    for command in ("gc", "config", "doctor", "destroy"):
+        output(command, "sqlite3://" + EVIL, ok=False)
     assert json.loads(ws.run("cachefs", "info", "--json", evil / EVIL, check=True).stdout)
     assert any(EVIL in p for p in json.loads(ws.run("cachefs", "info", "--json", evil / EVIL).stdout)["paths"])
     assert not commands_in(mnt.log())

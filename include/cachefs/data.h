@@ -136,14 +136,13 @@ int cfs_file_write(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, 
 		   const struct iovec *src, int n_src, uint64_t *ret_off);
 
 /*
- * Commits everything written before the call. Returns the first error of any commit since `seen`, a
- * cursor per handle that starts at the value cfs_file_error_mark gives. Only fsync moves it: a
- * close reports the error without consuming it, because a process may close many descriptors and
- * rarely checks the result. The next fsync of the same handle reports it again, as errseq does in
- * the kernel.
+ * Commits everything written before the call. Returns the first error of any commit since err_seq,
+ * a cursor per handle as errseq_t in the kernel, which starts at cfs_file_err_seq(). Only fsync
+ * moves it: a close reports the error without consuming it, because a process may close many
+ * descriptors and rarely checks the result. The next fsync of the same handle reports it again.
  */
-uint32_t cfs_file_error_mark(struct cfs_file *f);
-int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen);
+uint32_t cfs_file_err_seq(struct cfs_file *f);
+int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t err_seq);
 /*
  * Starts what cfs_file_flush() waits for, and lets the file wait for its turn: files given to this
  * call are committed one after the other, in the order of the calls. Blocks are stored in parallel.
@@ -152,11 +151,11 @@ int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen)
  *
  * 1: `closed` will be called, once, by any thread and without locks: err is 0 or the first error
  * since this call. It is called before cfs_data_await_closed() returns. 0: nothing is left to
- * commit. Negative, as cfs_file_flush(): an error that `seen` is behind of, or no place in the
+ * commit. Negative, as cfs_file_flush(): an error since err_seq, or no place in the
  * queue of max_closing files before the deadline. `closed` is not called then.
  */
 typedef void (*cfs_file_closed_fn)(void *arg, int err);
-int cfs_file_flush_later(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen,
+int cfs_file_flush_later(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t err_seq,
 			 cfs_file_closed_fn closed, void *arg);
 /* Whether files wait for their turn. Never waits. */
 bool cfs_data_has_closed(struct cfs_data *d);
@@ -170,11 +169,11 @@ int cfs_data_sync_closed(struct cfs_data *d, cfs_deadline_t deadline);
  */
 void cfs_data_end_closed(struct cfs_data *d);
 /*
- * flush, then store and metadata made durable. Moves *seen behind the errors it returned. -EIO,
+ * flush, then store and metadata made durable. Moves *err_seq behind the errors it returned. -EIO,
  * each time, while the file has bytes that the object store may have lost after it had taken them
  * (cfs_store_is_suspect).
  */
-int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen);
+int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *err_seq);
 /* True when there are bytes not yet committed. */
 bool cfs_file_dirty(struct cfs_file *f);
 /*

@@ -5,9 +5,10 @@
  * any instruction. A successor that has its descriptor and the FUSE connection can continue the
  * mount.
  *
- * The file has a header and three tables, all at fixed offsets. The kernel allocates memory only
- * for pages that have been written. Each record has a key that is stored last and cleared first: a
- * record with a key is complete. Numbers are the machine's own, since the file never leaves it.
+ * The file has a header, the agreement with the kernel, the unsynced slices and four tables, all at
+ * fixed offsets. The kernel allocates memory only for pages that have been written. Each record has
+ * a key that is stored last and cleared first: a record with a key is complete. Numbers are the
+ * machine's own, since the file never leaves it.
  *
  * Every function may be called from any thread. A NULL handoff or record is allowed where noted and
  * means that nothing is recorded.
@@ -96,14 +97,14 @@ struct cfs_agreement {
 };
 
 /*
- * LOST: bytes of the file were lost when a process died. TOLD: an fsync through this handle has
+ * LOST: bytes of the file were lost when a process died. REPORTED: an fsync through this handle has
  * returned EIO for them. When the process dies before the next fsync, that answer may not have
  * reached the caller, and the state is LOST again.
  */
 enum cfs_handoff_lost { CFS_HANDOFF_INTACT, CFS_HANDOFF_LOST, CFS_HANDOFF_REPORTED };
 
 /* Bits: the node that a file was opened at (cfs_vfs_node), and that the handle passes through. */
-enum cfs_handoff_passing { CFS_HANDOFF_OTHER_NODE = 1, CFS_HANDOFF_PASSED = 2 };
+enum cfs_handoff_passthrough { CFS_HANDOFF_OTHER_NODE = 1, CFS_HANDOFF_PASSED = 2 };
 
 /* Record i belongs to the handle whose table index is i. */
 struct cfs_handoff_handle {
@@ -122,7 +123,7 @@ struct cfs_handoff_handle {
 	_Atomic uint8_t wrote;
 	_Atomic uint8_t lost;	   /* enum cfs_handoff_lost */
 	_Atomic uint8_t released;  /* the kernel closed it while no process served the mount */
-	uint8_t passing;	   /* of a file: enum cfs_handoff_passing */
+	uint8_t passthrough;	   /* of a file: enum cfs_handoff_passthrough */
 	_Atomic uint8_t lock_lost; /* it had a file lock when the session ended */
 };
 
@@ -189,32 +190,34 @@ int cfs_handoff_create(struct cfs_handoff **ret);
  * -EPROTO and err (one line): not such a file, or of an unknown version.
  */
 int cfs_handoff_attach(int fd, struct cfs_handoff **ret, char err[256]);
-void cfs_handoff_close(struct cfs_handoff *k); /* or NULL */
-int cfs_handoff_fd(const struct cfs_handoff *k);
+void cfs_handoff_close(struct cfs_handoff *state); /* or NULL */
+int cfs_handoff_fd(const struct cfs_handoff *state);
 /* For cfs_store_create(); NULL of NULL. All zeros when an older program made the file. */
-struct cfs_unsynced *cfs_handoff_unsynced(struct cfs_handoff *k);
-struct cfs_handoff_header *cfs_handoff_header(struct cfs_handoff *k);
-struct cfs_agreement *cfs_handoff_agreement(struct cfs_handoff *k);
+struct cfs_unsynced *cfs_handoff_unsynced(struct cfs_handoff *state);
+struct cfs_handoff_header *cfs_handoff_header(struct cfs_handoff *state);
+struct cfs_agreement *cfs_handoff_agreement(struct cfs_handoff *state);
 /* Reads it from the file of another process, also one that hangs. -EPROTO: not such a file. */
 int cfs_handoff_read_agreement(int fd, struct cfs_agreement *ret);
 
-struct cfs_handoff_handle *cfs_handoff_handle(struct cfs_handoff *k, uint32_t i); /* NULL of NULL */
+struct cfs_handoff_handle *cfs_handoff_handle(struct cfs_handoff *state,
+					      uint32_t i); /* NULL of NULL */
 /*
  * True when nothing was written through the handle and no POSIX lock taken: a flush has nothing to
  * do.
  */
-bool cfs_handoff_is_clean(struct cfs_handoff *k, uint64_t fh);
+bool cfs_handoff_is_clean(struct cfs_handoff *state, uint64_t fh);
 /* Notes that the handle has been closed; the successor then releases it. */
-void cfs_handoff_released(struct cfs_handoff *k, uint64_t fh);
+void cfs_handoff_released(struct cfs_handoff *state, uint64_t fh);
 /* The successor reads the records up to this one. */
-void cfs_handoff_use_handle(struct cfs_handoff *k, uint32_t i);
+void cfs_handoff_use_handle(struct cfs_handoff *state, uint32_t i);
 
 /* Called before an fsync through the handle is answered. True: answer EIO, since bytes are LOST. */
 bool cfs_handoff_report_loss(struct cfs_handoff_handle *h);
 
 /* A record for an inode that is being opened; NULL of NULL, and when there is none left. */
-struct cfs_handoff_inode *cfs_handoff_add_inode(struct cfs_handoff *k, uint64_t ino);
-void cfs_handoff_remove_inode(struct cfs_handoff *k, struct cfs_handoff_inode *mark); /* or NULL */
+struct cfs_handoff_inode *cfs_handoff_add_inode(struct cfs_handoff *state, uint64_t ino);
+void cfs_handoff_remove_inode(struct cfs_handoff *state,
+			      struct cfs_handoff_inode *mark); /* or NULL */
 /*
  * For the successor, before anything is marked. Sets every handle of a file LOST when the previous
  * process accepted bytes of it and did not store them, and frees the inode records. Those with a
@@ -224,22 +227,24 @@ void cfs_handoff_remove_inode(struct cfs_handoff *k, struct cfs_handoff_inode *m
  * many such files have no writable handle, whose close or fsync would tell. At most `max` inodes go
  * to inos, those of the handles first.
  */
-size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max, size_t *ret_closed);
+size_t cfs_handoff_mark_lost(struct cfs_handoff *state, uint64_t *inos, size_t max,
+			     size_t *ret_closed);
 /* Record i of those that were in use. */
-struct cfs_handoff_inode *cfs_handoff_inode(struct cfs_handoff *k, uint32_t i);
+struct cfs_handoff_inode *cfs_handoff_inode(struct cfs_handoff *state, uint32_t i);
 
 /* A record for a directory that is being read; NULL of NULL, and when there is none left. */
-struct cfs_handoff_dir *cfs_handoff_add_dir(struct cfs_handoff *k, uint64_t fh);
-void cfs_handoff_remove_dir(struct cfs_handoff *k, struct cfs_handoff_dir *d); /* or NULL */
+struct cfs_handoff_dir *cfs_handoff_add_dir(struct cfs_handoff *state, uint64_t fh);
+void cfs_handoff_remove_dir(struct cfs_handoff *state, struct cfs_handoff_dir *d); /* or NULL */
 /*
  * For the successor: record i of those that were in use; the caller passes a free one to
  * cfs_handoff_remove_dir().
  */
-struct cfs_handoff_dir *cfs_handoff_dir(struct cfs_handoff *k, uint32_t i);
+struct cfs_handoff_dir *cfs_handoff_dir(struct cfs_handoff *state, uint32_t i);
 /* NULL of NULL, and when there is no record left. */
-struct cfs_handoff_unlock *cfs_handoff_add_unlock(struct cfs_handoff *k, uint64_t ino,
+struct cfs_handoff_unlock *cfs_handoff_add_unlock(struct cfs_handoff *state, uint64_t ino,
 						  uint64_t owner, bool posix);
-void cfs_handoff_remove_unlock(struct cfs_handoff *k, struct cfs_handoff_unlock *u); /* or NULL */
+void cfs_handoff_remove_unlock(struct cfs_handoff *state,
+			       struct cfs_handoff_unlock *u); /* or NULL */
 /* The record as an unlock; NULL: it is none. */
 struct cfs_handoff_unlock *cfs_handoff_as_unlock(struct cfs_handoff_dir *d);
 void cfs_handoff_set_position(struct cfs_handoff_dir *d, uint64_t index, const void *cursor,
@@ -248,20 +253,20 @@ void cfs_handoff_set_position(struct cfs_handoff_dir *d, uint64_t index, const v
 void cfs_handoff_rewind(struct cfs_handoff_dir *d);
 
 /*
- * Notes that a request is being executed. *ret_again: a process that died had begun it already.
- * NULL of NULL, for unique 0 and when there is no room; then *ret_again is `resent`, as nothing is
+ * Notes that a request is being executed. *ret_replay: a process that died had begun it already.
+ * NULL of NULL, for unique 0 and when there is no room; then *ret_replay is `resent`, as nothing is
  * known.
  */
-struct cfs_handoff_request *cfs_handoff_begin_request(struct cfs_handoff *k, uint64_t unique,
-						      bool resent, bool *ret_again);
+struct cfs_handoff_request *cfs_handoff_begin_request(struct cfs_handoff *state, uint64_t unique,
+						      bool resent, bool *ret_replay);
 /* Notes that the request is answered. */
 void cfs_handoff_end_request(struct cfs_handoff_request *r); /* or NULL */
 /*
  * Notes whether the request of that number fails, before the answer: it is not resent after that.
  * Nothing when it has no record.
  */
-void cfs_handoff_fail_request(struct cfs_handoff *k, uint64_t unique, bool fails);
+void cfs_handoff_fail_request(struct cfs_handoff *state, uint64_t unique, bool fails);
 /* The next request that has failed in a process that died, from *pos on (at first 0), or NULL. */
-struct cfs_handoff_request *cfs_handoff_failed_request(struct cfs_handoff *k, uint32_t *pos);
+struct cfs_handoff_request *cfs_handoff_failed_request(struct cfs_handoff *state, uint32_t *pos);
 
 #endif

@@ -181,7 +181,7 @@ struct cfs_meta_hooks {
 	 * cfs_meta_unlock_again(). Returns a note for drop_unlock(), NULL when it cannot be kept.
 	 * On any thread; must not block.
 	 */
-	void *(*keep_unlock)(void *arg, cfs_ino_t ino, uint64_t owner, bool posix);
+	void *(*note_unlock)(void *arg, cfs_ino_t ino, uint64_t owner, bool posix);
 	void (*drop_unlock)(void *arg, void *note);
 };
 

@@ -248,7 +248,7 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
  */
 bool cfs_vfs_pin(struct cfs_vfs *v, uint64_t fh);
 void cfs_vfs_unpin(struct cfs_vfs *v, uint64_t fh);
-int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, bool data_only);
+int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
 int cfs_vfs_fallocate(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, unsigned mode,
 		      uint64_t off, uint64_t len);
 int cfs_vfs_copy_range(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t src_fh,

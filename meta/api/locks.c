@@ -43,7 +43,7 @@ struct undone {
 	uint64_t owner;
 	bool posix;
 	bool busy;  /* it is being carried out, or noted: only that thread changes it */
-	void *note; /* cfs_meta_hooks.keep_unlock() */
+	void *note; /* cfs_meta_hooks.note_unlock() */
 };
 
 struct cfs_locks {
@@ -392,8 +392,8 @@ static void note_undone(struct cfs_meta *m, cfs_ino_t ino, uint64_t owner, bool 
 		return;
 	/* Looked at behind add_undone(): another thread's lock is either seen here, or sees it. */
 	done = !gives_up && cfs_held_any(&l->held, &key);
-	if (!done && m->hooks.keep_unlock)
-		u->note = m->hooks.keep_unlock(m->hooks.arg, ino, owner, posix);
+	if (!done && m->hooks.note_unlock)
+		u->note = m->hooks.note_unlock(m->hooks.arg, ino, owner, posix);
 	pthread_mutex_lock(&l->undone_lock);
 	end_busy(l, u, done);
 	pthread_mutex_unlock(&l->undone_lock);

@@ -279,7 +279,7 @@ static void enqueue(struct cfs_file *f, struct cfs_closing *c)
 	cfs_file_kick(f);
 }
 
-int cfs_file_flush_later(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen,
+int cfs_file_flush_later(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t err_seq,
 			 cfs_file_closed_fn closed, void *arg)
 {
 	struct cfs_closing_queue *q = &f->data->closing;
@@ -288,7 +288,7 @@ int cfs_file_flush_later(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t
 	int r;
 
 	if (!c)
-		return cfs_file_flush(f, ctx, seen);
+		return cfs_file_flush(f, ctx, err_seq);
 	c->closed = closed;
 	c->arg = arg;
 	r = take_place(f->data, ctx->deadline);
@@ -298,7 +298,7 @@ int cfs_file_flush_later(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t
 	}
 	pthread_mutex_lock(&f->lock);
 	r = await_own_turn(f, ctx->deadline);
-	failed = f->err_seq != seen;
+	failed = f->err_seq != err_seq;
 	queued = r == 0 && !failed && has_unqueued(f);
 	if (queued)
 		enqueue(f, c);
@@ -308,7 +308,7 @@ int cfs_file_flush_later(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t
 	return_place(q);
 	free(c);
 	/* A file with an error is no longer one that its writer need not wait for. */
-	return failed ? cfs_file_flush(f, ctx, seen) : r;
+	return failed ? cfs_file_flush(f, ctx, err_seq) : r;
 }
 
 /* ---- waiting ---- */

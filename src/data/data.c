@@ -383,7 +383,7 @@ static void freeze_all(struct cfs_data *d)
 
 struct dirty {
 	struct cfs_file *f; /* with a reference */
-	uint32_t seen;	    /* of its errors */
+	uint32_t err_seq;   /* of its errors */
 };
 
 /* The files with slices left; *ret is malloc'ed. */
@@ -409,7 +409,7 @@ static int list_dirty_files(struct cfs_data *d, struct dirty **ret, size_t *ret_
 	if (max && !all)
 		return -ENOMEM;
 	for (i = 0; i < n; i++)
-		all[i].seen = cfs_file_error_mark(all[i].f);
+		all[i].err_seq = cfs_file_err_seq(all[i].f);
 	*ret = all;
 	*ret_n = n;
 	return 0;
@@ -430,7 +430,7 @@ int cfs_data_store(struct cfs_data *d, cfs_deadline_t deadline)
 	for (i = 0; i < n; i++) {
 		/* A closed file is not committed before those that were closed before it. */
 		rf = cfs_closing_has_all(all[i].f) ? 0
-						   : cfs_file_flush(all[i].f, &ctx, all[i].seen);
+						   : cfs_file_flush(all[i].f, &ctx, all[i].err_seq);
 		if (r == 0)
 			r = rf;
 		cfs_file_unref(all[i].f);
@@ -444,7 +444,7 @@ int cfs_data_drain(struct cfs_data *d)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(DRAIN_PATIENCE * d->conf.io_timeout_ms);
 	struct cfs_file *f;
-	uint32_t seen;
+	uint32_t err_seq;
 	int r = 0, rf;
 
 	cfs_wholes_stop(d);
@@ -452,8 +452,8 @@ int cfs_data_drain(struct cfs_data *d)
 	freeze_all(d);
 	cfs_data_await_closed(d, ctx.deadline);
 	while ((f = first_dirty(d))) {
-		seen = cfs_file_error_mark(f);
-		rf = cfs_file_flush(f, &ctx, seen);
+		err_seq = cfs_file_err_seq(f);
+		rf = cfs_file_flush(f, &ctx, err_seq);
 		if (cfs_file_dirty(f) && cfs_deadline_passed(ctx.deadline)) {
 			cfs_err("writes not stored in time, the remaining ones are not waited for: "
 				"inode=%llu",

@@ -114,48 +114,45 @@ int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline)
 	return r;
 }
 
-uint32_t cfs_file_error_mark(struct cfs_file *f)
+uint32_t cfs_file_err_seq(struct cfs_file *f)
 {
-	uint32_t mark;
+	uint32_t err_seq;
 
 	pthread_mutex_lock(&f->lock);
-	mark = f->err_seq;
+	err_seq = f->err_seq;
 	pthread_mutex_unlock(&f->lock);
-	return mark;
+	return err_seq;
 }
 
-/* Commits, then returns the oldest error since `seen`; *ret_mark is the place behind the newest. */
-static int settle_and_look(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen,
-			   uint32_t *ret_mark)
+/* Commits, then returns the oldest error since *err_seq, and moves that behind the newest. */
+static int settle_and_check(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *err_seq)
 {
 	int r = cfs_file_settle(f, ctx->deadline);
-	uint32_t unseen;
+	uint32_t n;
 
 	pthread_mutex_lock(&f->lock);
-	unseen = f->err_seq - seen;
+	n = f->err_seq - *err_seq;
 	/* An error after a close, of which no other handle than its own may have been told. */
-	if (!unseen && f->closing)
-		unseen = f->err_seq - f->closing->err_seq;
-	if (unseen)
-		r = f->errs[(f->err_seq - CFS_MIN(unseen, CFS_FILE_ERRORS)) % CFS_FILE_ERRORS];
-	*ret_mark = f->err_seq;
+	if (!n && f->closing)
+		n = f->err_seq - f->closing->err_seq;
+	if (n)
+		r = f->errs[(f->err_seq - CFS_MIN(n, CFS_FILE_ERRORS)) % CFS_FILE_ERRORS];
+	*err_seq = f->err_seq;
 	pthread_mutex_unlock(&f->lock);
 	return r;
 }
 
-int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen)
+int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t err_seq)
 {
-	uint32_t mark;
-
-	return settle_and_look(f, ctx, seen, &mark);
+	return settle_and_check(f, ctx, &err_seq);
 }
 
-int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen)
+int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *err_seq)
 {
 	struct cfs_data *d = f->data;
 	int r;
 
-	r = settle_and_look(f, ctx, *seen, seen);
+	r = settle_and_check(f, ctx, err_seq);
 	if (r < 0)
 		return r;
 	r = cfs_store_sync(d->conf.store, ctx->deadline);

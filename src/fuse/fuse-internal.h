@@ -165,7 +165,7 @@ struct blocking {
 	uint64_t fh, off;
 	size_t size;
 	uint32_t want; /* bytes to be read */
-	bool append, data_only, drops_set_id;
+	bool append, drops_set_id;
 	uint64_t owner;
 	struct iovec iov[BLOCKING_IOV];
 	int n_iov;

@@ -226,12 +226,12 @@ static void apply_fsync(struct blocking *ch)
 {
 	struct call *c = &ch->call;
 
-	reply_status(c, cfs_vfs_fsync(c->vfs, &c->ctx, ch->fh, ch->data_only));
+	reply_status(c, cfs_vfs_fsync(c->vfs, &c->ctx, ch->fh));
 }
 
 void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)
 {
-	struct blocking ch = {.apply = apply_fsync, .fh = fi->fh, .data_only = data_only};
+	struct blocking ch = {.apply = apply_fsync, .fh = fi->fh};
 
 	call_begin(&ch.call, req, "fsync");
 	call_args(&ch.call, "%" PRIu64 ",%d,%#" PRIx64, ino, data_only, fi->fh);

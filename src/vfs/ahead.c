@@ -74,8 +74,8 @@ static struct listing *list(struct cfs_vfs *v, cfs_ino_t dir)
 }
 
 /* Caches the answers, as a look-up of each name would. */
-static void keep_answers(struct cfs_vfs *v, const struct walk_batch *b, uint64_t seq,
-			 uint64_t asked_ns)
+static void cache_answers(struct cfs_vfs *v, const struct walk_batch *b, uint64_t seq,
+			  uint64_t asked_ns)
 {
 	uint64_t asked_ms = asked_ns / 1000000;
 	uint32_t entry_ms;
@@ -110,7 +110,7 @@ static bool fetch(struct cfs_vfs *v, struct walk_batch *b)
 		return true;
 	if (cfs_data_read_ahead(v->conf.data, &ctx, b->heads, b->n) <= 0)
 		return false;
-	keep_answers(v, b, seq, asked_ns);
+	cache_answers(v, b, seq, asked_ns);
 	b->n = 0;
 	return true;
 }

@@ -253,34 +253,15 @@ static void store_name(struct name_set *set, uint64_t expire_ms, cfs_ino_t paren
 	memcpy(e->name, name, len);
 }
 
-cfs_ino_t cache_peek_name(struct cache *c, cfs_ino_t parent, const char *name, size_t len,
-			  uint64_t now_ms)
-{
-	pthread_mutex_t *lock;
-	struct name_set *set = name_set(c, parent, name, len, &lock);
-	cfs_ino_t ino = 0;
-	struct name_entry *e;
-
-	if (len > CACHE_NAME_MAX)
-		return 0;
-	pthread_mutex_lock(lock);
-	e = find_name(set, parent, name, len);
-	if (e && e->expire_ms > now_ms)
-		ino = e->ino;
-	pthread_mutex_unlock(lock);
-	return ino;
-}
-
-bool cache_get_name(struct cache *c, cfs_ino_t parent, const char *name, size_t len,
-		    uint64_t now_ms, cfs_ino_t *ret, uint32_t *ret_ms)
+/* Not for names longer than CACHE_NAME_MAX. */
+static bool get_name(struct cache *c, cfs_ino_t parent, const char *name, size_t len,
+		     uint64_t now_ms, cfs_ino_t *ret, uint32_t *ret_ms)
 {
 	pthread_mutex_t *lock;
 	struct name_set *set = name_set(c, parent, name, len, &lock);
 	struct name_entry *e;
 	bool hit;
 
-	if (len > CACHE_NAME_MAX)
-		return false;
 	pthread_mutex_lock(lock);
 	e = find_name(set, parent, name, len);
 	hit = e && e->expire_ms > now_ms;
@@ -289,6 +270,26 @@ bool cache_get_name(struct cache *c, cfs_ino_t parent, const char *name, size_t 
 		*ret_ms = (uint32_t)(e->expire_ms - now_ms);
 	}
 	pthread_mutex_unlock(lock);
+	return hit;
+}
+
+cfs_ino_t cache_peek_name(struct cache *c, cfs_ino_t parent, const char *name, size_t len,
+			  uint64_t now_ms)
+{
+	cfs_ino_t ino;
+	uint32_t ms;
+
+	return len <= CACHE_NAME_MAX && get_name(c, parent, name, len, now_ms, &ino, &ms) ? ino : 0;
+}
+
+bool cache_get_name(struct cache *c, cfs_ino_t parent, const char *name, size_t len,
+		    uint64_t now_ms, cfs_ino_t *ret, uint32_t *ret_ms)
+{
+	bool hit;
+
+	if (len > CACHE_NAME_MAX)
+		return false;
+	hit = get_name(c, parent, name, len, now_ms, ret, ret_ms);
 	atomic_fetch_add_explicit(hit ? &c->stats.entry_hits : &c->stats.entry_misses, 1,
 				  memory_order_relaxed);
 	return hit;

@@ -99,7 +99,7 @@ static void ended(void *arg, int err)
 
 int closed_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h)
 {
-	uint32_t seen = atomic_load(&h->seen);
+	uint32_t err_seq = atomic_load(&h->err_seq);
 	struct vnode *n = h->vnode;
 	bool room;
 	int r;
@@ -108,33 +108,33 @@ int closed_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h)
 	room = v->closed.n < CLOSED_LOSSES / 2;
 	pthread_mutex_unlock(&v->closed.lock);
 	if (!room)
-		return cfs_file_flush(vnode_file(n), ctx, seen);
-	r = cfs_file_flush_later(vnode_file(vnode_ref(n)), ctx, seen, ended, n);
+		return cfs_file_flush(vnode_file(n), ctx, err_seq);
+	r = cfs_file_flush_later(vnode_file(vnode_ref(n)), ctx, err_seq, ended, n);
 	if (r <= 0)
 		vnode_put(n);
 	return r < 0 ? r : 0;
 }
 
-uint32_t closed_mark(struct cfs_vfs *v)
+uint32_t closed_err_seq(struct cfs_vfs *v)
 {
 	struct closed *c = &v->closed;
-	uint32_t mark;
+	uint32_t err_seq;
 
 	pthread_mutex_lock(&c->lock);
-	mark = c->reported ? c->seq : c->seq - 1;
+	err_seq = c->reported ? c->seq : c->seq - 1;
 	pthread_mutex_unlock(&c->lock);
-	return mark;
+	return err_seq;
 }
 
-int closed_report(struct cfs_vfs *v, uint32_t *seen)
+int closed_take_error(struct cfs_vfs *v, uint32_t *err_seq)
 {
 	struct closed *c = &v->closed;
 	int r = 0;
 
 	pthread_mutex_lock(&c->lock);
-	if (*seen != c->seq) {
+	if (*err_seq != c->seq) {
 		r = c->err;
-		*seen = c->seq;
+		*err_seq = c->seq;
 		c->reported = true;
 		if (v->conf.handoff)
 			atomic_store(&cfs_handoff_header(v->conf.handoff)->closed_lost, 0);
@@ -202,7 +202,7 @@ int closed_before_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const str
 		return 0;
 	file = vnode_file(n);
 	if (file)
-		r = cfs_file_flush(file, ctx, cfs_file_error_mark(file));
+		r = cfs_file_flush(file, ctx, cfs_file_err_seq(file));
 	vnode_put(n);
 	return r;
 }

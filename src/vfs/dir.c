@@ -35,11 +35,12 @@ struct dir {
 	uint64_t seq, read_ms;	  /* cache_seq() and clock from before the page was read */
 	struct cfs_cursor end;	  /* behind the page */
 
-	/* The directory's record in kept.h. NULL: the kernel does not keep its listing. */
-	struct kept_dir *kept;
-	struct kept_pass pass;
-	uint64_t *had; /* hashes of names that the reader has from elsewhere, sorted; or NULL */
-	uint64_t n_had;
+	/* The directory's record in dircache.h. NULL: the kernel does not keep its listing. */
+	struct dircache_dir *cached;
+	struct dircache_pass pass;
+	/* Hashes of names that the reader has from another sequence, sorted; NULL: there are none. */
+	uint64_t *skipped;
+	uint64_t n_skipped;
 
 	size_t n_marks, marks_cap;
 	uint64_t stride; /* least distance of marks */
@@ -47,10 +48,10 @@ struct dir {
 
 	/*
 	 * The positions behind the last two replies; NULL: no memory. They are in the handoff state
-	 * or, when that has no room, in memory of the handle (places_own).
+	 * or, when that has no room, in memory of the handle (positions_own).
 	 */
-	struct cfs_handoff_dir *places;
-	bool places_own;
+	struct cfs_handoff_dir *positions;
+	bool positions_own;
 	/*
 	 * Hashes of the entries of the last reply. Kernels up to 6.15 continue within a reply that
 	 * did not fit into the program's buffer; their replies are small. n_tail 0: none, or too
@@ -99,7 +100,7 @@ int dir_restore(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino)
 	h->dir = dir_new(v, &ctx, ino);
 	if (!h->dir)
 		return -ENOMEM;
-	h->dir->kept = kept_restore(&v->kept, &h->dir->pass, ino, cfs_now_ms());
+	h->dir->cached = dircache_restore(&v->dircache, &h->dir->pass, ino, cfs_now_ms());
 	return 0;
 }
 
@@ -115,7 +116,7 @@ int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	h = recorded_fh(ctx) ? handle_find(&v->handles, recorded_fh(ctx), HANDLE_DIR) : NULL;
 	if (h && h->dir->ino == ino) {
 		ret->fh = recorded_fh(ctx);
-		ret->cache_dir = h->dir->kept;
+		ret->cache_dir = h->dir->cached;
 		return 0;
 	}
 	r = check_open(v, ctx, ino);
@@ -129,10 +130,10 @@ int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		free(d);
 		return r;
 	}
-	d->kept = kept_open(&v->kept, &d->pass, ino, cfs_now_ms(), &ret->keep_cache);
-	ret->cache_dir = d->kept;
+	d->cached = dircache_open(&v->dircache, &d->pass, ino, cfs_now_ms(), &ret->keep_cache);
+	ret->cache_dir = d->cached;
 	h->dir = d;
-	atomic_store(&h->seen, closed_mark(v));
+	atomic_store(&h->err_seq, closed_err_seq(v));
 	record_fh(ctx, ret->fh);
 	handle_publish(h, ret->fh, ino, HANDLE_DIR);
 	ahead_listed(v, ino);
@@ -141,14 +142,14 @@ int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 
 static void dir_free(struct cfs_vfs *v, struct dir *d)
 {
-	kept_close(&v->kept, d->kept, &d->pass);
-	kept_return(&v->kept, d->had, d->n_had);
+	dircache_close(&v->dircache, d->cached, &d->pass);
+	dircache_free_names(&v->dircache, d->skipped, d->n_skipped);
 	dirpage_take(&v->dirpages, &d->page);
 	dirpage_drop(&v->dirpages, &d->page);
-	if (d->places_own)
-		free(d->places);
+	if (d->positions_own)
+		free(d->positions);
 	else
-		cfs_handoff_remove_dir(v->conf.handoff, d->places);
+		cfs_handoff_remove_dir(v->conf.handoff, d->positions);
 	free(d->marks);
 	free(d);
 }
@@ -169,7 +170,7 @@ int cfs_vfs_releasedir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 int cfs_vfs_fsyncdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_DIR);
-	uint32_t seen;
+	uint32_t err_seq;
 	int r = 0;
 
 	if (v->conf.commit_later)
@@ -178,9 +179,9 @@ int cfs_vfs_fsyncdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 		r = cfs_meta_sync_dirs(v->conf.meta, ctx);
 	if (r < 0 || !h)
 		return r;
-	seen = atomic_load(&h->seen);
-	r = closed_report(v, &seen);
-	atomic_store(&h->seen, seen);
+	err_seq = atomic_load(&h->err_seq);
+	r = closed_take_error(v, &err_seq);
+	atomic_store(&h->err_seq, err_seq);
 	return r;
 }
 
@@ -267,8 +268,8 @@ static uint64_t find_position(const struct dir *d, uint64_t index, struct cfs_cu
 		best = d->marks[i].index;
 		*ret = d->marks[i].cursor;
 	}
-	for (i = 0; d->places && i < 2; i++) {
-		const struct cfs_handoff_position *p = &d->places->position[i];
+	for (i = 0; d->positions && i < 2; i++) {
+		const struct cfs_handoff_position *p = &d->positions->position[i];
 
 		at = atomic_load(&p->index);
 		if (at <= best || at > index || p->len > sizeof(ret->key))
@@ -280,7 +281,7 @@ static uint64_t find_position(const struct dir *d, uint64_t index, struct cfs_cu
 	return best;
 }
 
-static uint64_t hash_entry(const struct dir *d, const struct dirpage_entry *p)
+static uint64_t hash_entry(const struct dirpage_entry *p)
 {
 	uint64_t h = cache_hash_name(p->ino, (const char *)p->text, p->name_len);
 
@@ -298,7 +299,7 @@ static void align_page(struct dir *d, uint64_t index)
 	uint32_t left, n = (uint32_t)(index - d->first), hash, i;
 
 	for (left = 0; left < d->page.n && left < n; left++) {
-		hash = (uint32_t)hash_entry(d, dirpage_get(&d->page, left));
+		hash = (uint32_t)hash_entry(dirpage_get(&d->page, left));
 		for (i = 0; i < n && tail[i] != hash; i++)
 			;
 		if (i == n)
@@ -364,7 +365,7 @@ static uint32_t time_left(uint64_t timeout_ms, uint64_t age_ms)
 	return timeout_ms > age_ms ? (uint32_t)(timeout_ms - age_ms) : 0;
 }
 
-/* An offset has the sequence (kept.h) in its upper half, and the number of entries before it. */
+/* An offset has the sequence (dircache.h) in its upper half, and the number of entries before it. */
 static uint64_t offset_of(const struct dir *d, uint32_t sequence, uint64_t n)
 {
 	return (uint64_t)sequence << 32 | (n + d->n_fixed);
@@ -374,7 +375,7 @@ static int deliver(struct cfs_vfs *v, struct dir *d, uint64_t index, uint64_t ag
 		   cfs_vfs_dirent_fn fn, void *arg, bool *ret_any)
 {
 	const struct dirpage_entry *p = dirpage_get(&d->page, (uint32_t)(index - d->first));
-	uint64_t hash = hash_entry(d, p);
+	uint64_t hash = hash_entry(p);
 	struct cfs_vfs_entry entry;
 	struct cfs_vfs_dirent e = {
 		.name = (const char *)p->text,
@@ -383,15 +384,17 @@ static int deliver(struct cfs_vfs *v, struct dir *d, uint64_t index, uint64_t ag
 		.type = p->type,
 	};
 
-	if (kept_has(d->had, d->n_had, hash))
+	if (dircache_has_name(d->skipped, d->n_skipped, hash))
 		return 0;
-	e.next_off = offset_of(d, kept_name(&v->kept, d->kept, &d->pass, index, hash), index + 1);
+	e.next_off = offset_of(d, dircache_add_name(&v->dircache, d->cached, &d->pass, index, hash),
+			       index + 1);
 	if (attrs && d->attrs && is_current(v, d, p, age_ms)) {
 		entry.ino = e.ino;
 		entry.attr = p->attr;
 		entry.attr_ms = time_left(v->conf.attr_timeout_ms, age_ms);
 		if (p->type == CFS_TYPE_DIR)
-			entry.attr_ms = kept_limit(&v->kept, p->ino, cfs_now_ms(), entry.attr_ms);
+			entry.attr_ms = dircache_attr_limit(&v->dircache, p->ino, cfs_now_ms(),
+							    entry.attr_ms);
 		entry.entry_ms = time_left(entry_timeout(v, &p->attr), age_ms);
 		e.entry = &entry;
 	}
@@ -431,7 +434,7 @@ static int deliver_fixed(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct di
 }
 
 /* Records the position behind the reply, which has the entries from `from` up to `index`. */
-static void keep_place(struct dir *d, uint64_t from, uint64_t index)
+static void save_position(struct dir *d, uint64_t from, uint64_t index)
 {
 	const struct dirpage_entry *p;
 	uint64_t i;
@@ -442,27 +445,27 @@ static void keep_place(struct dir *d, uint64_t from, uint64_t index)
 	d->n_tail = index - from <= TAIL ? (uint32_t)(index - from) : 0;
 	for (i = 0; i < d->n_tail; i++) {
 		p = dirpage_get(&d->page, (uint32_t)(from + i - d->first));
-		d->tail[i] = (uint32_t)hash_entry(d, p);
+		d->tail[i] = (uint32_t)hash_entry(p);
 	}
 	p = dirpage_get(&d->page, (uint32_t)(index - d->first - 1));
-	if (d->places)
-		cfs_handoff_set_position(d->places, index, p->text + p->name_len, p->after_len);
+	if (d->positions)
+		cfs_handoff_set_position(d->positions, index, p->text + p->name_len, p->after_len);
 }
 
 void dir_resume(struct handle *h, struct cfs_handoff_dir *record)
 {
-	h->dir->places = record;
+	h->dir->positions = record;
 }
 
 static void restart(struct cfs_vfs *v, struct dir *d)
 {
-	kept_return(&v->kept, d->had, d->n_had);
-	d->had = NULL;
-	d->n_had = 0;
+	dircache_free_names(&v->dircache, d->skipped, d->n_skipped);
+	d->skipped = NULL;
+	d->n_skipped = 0;
 	d->loaded = false;
 	d->n_marks = d->n_tail = 0;
-	if (d->places)
-		cfs_handoff_rewind(d->places);
+	if (d->positions)
+		cfs_handoff_rewind(d->positions);
 }
 
 /*
@@ -472,16 +475,16 @@ static void restart(struct cfs_vfs *v, struct dir *d)
  */
 static uint64_t find_place(struct cfs_vfs *v, struct dir *d, uint32_t sequence, uint64_t n)
 {
-	uint64_t *had;
+	uint64_t *skipped;
 
-	if (!n || kept_is_own(&d->pass, sequence, n))
+	if (!n || dircache_is_own(&d->pass, sequence, n))
 		return n;
-	had = kept_leave(&v->kept, d->kept, &d->pass, sequence, n);
-	if (!had)
+	skipped = dircache_detach(&v->dircache, d->cached, &d->pass, sequence, n);
+	if (!skipped)
 		return n;
 	restart(v, d);
-	d->had = had;
-	d->n_had = n;
+	d->skipped = skipped;
+	d->n_skipped = n;
 	return 0;
 }
 
@@ -495,7 +498,8 @@ static int list(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uin
 
 	if (off == 0) {
 		restart(v, d);
-		kept_begin(&v->kept, d->kept, &d->pass, cache_seq(&v->cache), cfs_now_ms());
+		dircache_begin(&v->dircache, d->cached, &d->pass, cache_seq(&v->cache),
+			       cfs_now_ms());
 	}
 	off &= UINT32_MAX;
 	if (off < d->n_fixed && deliver_fixed(v, ctx, d, off, fn, arg))
@@ -508,7 +512,7 @@ static int list(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uin
 		if (r < 0)
 			return r;
 		if (r == 1) {
-			kept_end(&v->kept, d->kept, &d->pass, index, cfs_now_ms());
+			dircache_end(&v->dircache, d->cached, &d->pass, index, cfs_now_ms());
 			dirpage_drop(&v->dirpages, &d->page);
 			return 0;
 		}
@@ -519,28 +523,28 @@ static int list(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uin
 		       !deliver(v, d, index, age_ms, attrs, fn, arg, &any))
 			index++;
 	} while (!any && index == d->first + d->page.n);
-	keep_place(d, from, index);
+	save_position(d, from, index);
 	return 0;
 }
 
 bool cfs_vfs_listing_expired(struct cfs_vfs *v, cfs_ino_t ino, uint32_t *ret_which)
 {
-	return kept_has_expired(&v->kept, ino_in(v, ino), cfs_now_ms(), ret_which);
+	return dircache_has_expired(&v->dircache, ino_in(v, ino), cfs_now_ms(), ret_which);
 }
 
 void cfs_vfs_listing_dropped(struct cfs_vfs *v, cfs_ino_t ino, uint32_t which)
 {
-	kept_dropped(&v->kept, ino_in(v, ino), which);
+	dircache_dropped(&v->dircache, ino_in(v, ino), which);
 }
 
-static void use_places(struct cfs_vfs *v, struct dir *d, uint64_t fh)
+static void ensure_positions(struct cfs_vfs *v, struct dir *d, uint64_t fh)
 {
-	if (d->places)
+	if (d->positions)
 		return;
-	d->places = cfs_handoff_add_dir(v->conf.handoff, fh);
-	d->places_own = !d->places;
-	if (!d->places)
-		d->places = calloc(1, sizeof(*d->places));
+	d->positions = cfs_handoff_add_dir(v->conf.handoff, fh);
+	d->positions_own = !d->positions;
+	if (!d->positions)
+		d->positions = calloc(1, sizeof(*d->positions));
 }
 
 int cfs_vfs_readdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
@@ -553,7 +557,7 @@ int cfs_vfs_readdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, u
 		return -EBADF;
 	if (atomic_exchange(&h->dir->busy, true))
 		return -EBUSY;
-	use_places(v, h->dir, fh);
+	ensure_positions(v, h->dir, fh);
 	dirpage_take(&v->dirpages, &h->dir->page);
 	r = list(v, ctx, h->dir, off, attrs, fn, arg);
 	dirpage_put(&v->dirpages, &h->dir->page);

@@ -143,9 +143,9 @@ static void unreserve(struct cfs_vfs *v, struct reserved *res)
 		handle_free(&v->handles, res->fh, res->h);
 }
 
-/* The last steps of an open, after passing_admit(). On success the handle is used. */
+/* The last steps of an open, after passthrough_open(). On success the handle is used. */
 static int open_handle(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
-		       struct answer *answer, const struct passing_handle *passing,
+		       struct answer *answer, const struct handle_passthrough *passthrough,
 		       struct reserved *res, struct cfs_vfs_open *ret)
 {
 	struct cfs_attr *attr = &answer->attr;
@@ -166,15 +166,16 @@ static int open_handle(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnod
 	res->h = NULL;
 	h->vnode = n;
 	h->flags = flags;
-	h->passing = *passing;
+	h->passthrough = *passthrough;
 	vnode_count(n, flags, 1);
-	atomic_store(&h->seen, cfs_file_error_mark(vnode_file(n)));
+	atomic_store(&h->err_seq, cfs_file_err_seq(vnode_file(n)));
 	record_fh(ctx, ret->fh);
 	handle_publish(h, ret->fh, ino, HANDLE_FILE);
 	/* Each node has pages of its own, which a handle that passes through does not use. */
-	ret->keep_cache = cache_opened(&v->cache, passing->node ? ino | CFS_VFS_OTHER_NODE : ino,
-				       attr->ctime) &&
-			  !passing->passed;
+	ret->keep_cache =
+		cache_opened(&v->cache, passthrough->node ? ino | CFS_VFS_OTHER_NODE : ino,
+			     attr->ctime) &&
+		!passthrough->passed;
 	ret->cache_dir = ret->direct_io = false;
 	atomic_store(&h->atime_s, ctx->now.tv_sec);
 	if (keeps_atime(v, ino) && !(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY)
@@ -187,7 +188,7 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 		      int flags, struct answer *answer, struct reserved *res,
 		      struct cfs_vfs_open *ret)
 {
-	struct passing_handle passing = {.node = node == 1};
+	struct handle_passthrough passthrough = {.node = node == 1};
 	struct cfs_attr *attr = &answer->attr;
 	int r;
 
@@ -206,13 +207,13 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 				   (size_t)answer->n);
 		answer->recs = NULL;
 	}
-	r = passing_admit(n, flags, attr, answer->asked_ns, node == ANY_NODE, &passing,
-			  &ret->backing);
+	r = passthrough_open(n, flags, attr, answer->asked_ns, node == ANY_NODE, &passthrough,
+			     &ret->backing);
 	if (r < 0)
 		return r;
-	r = open_handle(v, ctx, n, flags, answer, &passing, res, ret);
+	r = open_handle(v, ctx, n, flags, answer, &passthrough, res, ret);
 	if (r < 0)
-		passing_end(n, &passing);
+		passthrough_close(n, &passthrough);
 	return r;
 }
 
@@ -226,7 +227,7 @@ static bool opened_before(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_
 	if (!h || h->vnode->node.key != ino)
 		return false;
 	/* The handle would read a whole file that only the dead process had open. */
-	if (h->passing.passed) {
+	if (h->passthrough.passed) {
 		cfs_vfs_release(v, ctx, fh);
 		return false;
 	}
@@ -439,7 +440,7 @@ static int commit_at_close(struct cfs_vfs *v, struct handle *h, const struct cfs
 	if (v->conf.commit_later)
 		r = closed_add(v, ctx, h);
 	else
-		r = cfs_file_flush(vnode_file(h->vnode), ctx, atomic_load(&h->seen));
+		r = cfs_file_flush(vnode_file(h->vnode), ctx, atomic_load(&h->err_seq));
 	if (r == 0 && !v->conf.commit_later && atomic_load(&h->vnode->written))
 		r = cfs_meta_await_copy(v->conf.meta, ctx);
 
@@ -546,7 +547,7 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	cfs_file_end_stream(file, fh);
 	handle_hide(h);
 	vnode_count(n, h->flags, -1);
-	passing_end(n, &h->passing);
+	passthrough_close(n, &h->passthrough);
 	vnode_put(n);
 	handle_free(&v->handles, fh, h);
 	return r;
@@ -570,18 +571,18 @@ void cfs_vfs_unpin(struct cfs_vfs *v, uint64_t fh)
 		cfs_vfs_release(v, &ctx, fh);
 }
 
-int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, bool data_only)
+int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
-	uint32_t seen;
+	uint32_t err_seq;
 	int r;
 
 	if (!h)
 		return handle_find(&v->handles, fh, HANDLE_SPECIAL) ? 0 : -EBADF;
 	/* Of two threads that do this with one handle, at least one gets each error. */
-	seen = atomic_load(&h->seen);
-	r = cfs_file_fsync(vnode_file(h->vnode), ctx, &seen);
-	atomic_store(&h->seen, seen);
+	err_seq = atomic_load(&h->err_seq);
+	r = cfs_file_fsync(vnode_file(h->vnode), ctx, &err_seq);
+	atomic_store(&h->err_seq, err_seq);
 	if (h->record && cfs_handoff_report_loss(h->record) && r == 0)
 		r = -EIO;
 	if (closed_take_loss(v, h->vnode->node.key) && r == 0)

@@ -81,8 +81,8 @@ int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh)
 			atomic_store(&h->record->gen, next_gen(*ret_fh));
 		h->flags = 0;
 		h->vnode = NULL;
-		h->passing = (struct passing_handle){0};
-		atomic_store(&h->seen, 0);
+		h->passthrough = (struct handle_passthrough){0};
+		atomic_store(&h->err_seq, 0);
 		atomic_store(&h->flocked, false);
 		atomic_store(&h->lock_lost, false);
 		atomic_store(&h->atime_s, 0);
@@ -97,25 +97,25 @@ int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh)
 	return r;
 }
 
-static void record_handle(struct cfs_handoff_handle *k, const struct handle *h, uint64_t fh,
+static void record_handle(struct cfs_handoff_handle *rec, const struct handle *h, uint64_t fh,
 			  cfs_ino_t ino, enum handle_kind kind)
 {
 	int i;
 
-	k->ino = ino;
-	k->flags = (uint32_t)h->flags;
-	k->kind = (uint8_t)kind;
-	k->passing = (uint8_t)((h->passing.node ? CFS_HANDOFF_OTHER_NODE : 0) |
-			       (h->passing.passed ? CFS_HANDOFF_PASSED : 0));
-	atomic_store(&k->flocked, 0);
-	atomic_store(&k->plocked, 0);
-	atomic_store(&k->wrote, 0);
-	atomic_store(&k->lost, 0);
-	atomic_store(&k->released, 0);
-	atomic_store(&k->lock_lost, 0);
+	rec->ino = ino;
+	rec->flags = (uint32_t)h->flags;
+	rec->kind = (uint8_t)kind;
+	rec->passthrough = (uint8_t)((h->passthrough.node ? CFS_HANDOFF_OTHER_NODE : 0) |
+				     (h->passthrough.passed ? CFS_HANDOFF_PASSED : 0));
+	atomic_store(&rec->flocked, 0);
+	atomic_store(&rec->plocked, 0);
+	atomic_store(&rec->wrote, 0);
+	atomic_store(&rec->lost, 0);
+	atomic_store(&rec->released, 0);
+	atomic_store(&rec->lock_lost, 0);
 	for (i = 0; i < CFS_HANDOFF_OWNERS; i++)
-		atomic_store(&k->plock_owners[i], 0);
-	atomic_store(&k->fh, fh);
+		atomic_store(&rec->plock_owners[i], 0);
+	atomic_store(&rec->fh, fh);
 }
 
 void handle_publish(struct handle *h, uint64_t fh, cfs_ino_t ino, enum handle_kind kind)

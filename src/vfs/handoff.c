@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 
 /* Slots for requests of dead processes whose answers were sent just before the end. */
@@ -84,32 +85,32 @@ static void fill(struct cfs_handoff_header *h)
 
 static int map(int fd, struct cfs_handoff **ret)
 {
-	struct cfs_handoff *k = calloc(1, sizeof(*k));
+	struct cfs_handoff *state = calloc(1, sizeof(*state));
 	int r;
 
-	if (!k)
+	if (!state)
 		return -ENOMEM;
-	k->at = mmap(NULL, sizeof(*k->at), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (k->at == MAP_FAILED) {
+	state->at = mmap(NULL, sizeof(*state->at), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (state->at == MAP_FAILED) {
 		r = -errno;
-		free(k);
+		free(state);
 		return r;
 	}
-	k->fd = fd;
-	k->inodes = (struct record_pool){
-		.first = (char *)k->at->inodes,
-		.bytes = sizeof(k->at->inodes[0]),
+	state->fd = fd;
+	state->inodes = (struct record_pool){
+		.first = (char *)state->at->inodes,
+		.bytes = sizeof(state->at->inodes[0]),
 		.max = CFS_HANDOFF_INODES,
-		.n_used = &k->at->header.n_marked,
+		.n_used = &state->at->header.n_marked,
 	};
-	k->dirs = (struct record_pool){
-		.first = (char *)k->at->dirs,
-		.bytes = sizeof(k->at->dirs[0]),
+	state->dirs = (struct record_pool){
+		.first = (char *)state->at->dirs,
+		.bytes = sizeof(state->at->dirs[0]),
 		.max = CFS_HANDOFF_DIRS,
-		.n_used = &k->at->header.n_listed,
+		.n_used = &state->at->header.n_listed,
 	};
-	pthread_mutex_init(&k->lock, NULL);
-	*ret = k;
+	pthread_mutex_init(&state->lock, NULL);
+	*ret = state;
 	return 0;
 }
 
@@ -170,34 +171,34 @@ int cfs_handoff_attach(int fd, struct cfs_handoff **ret, char err[256])
 	return r;
 }
 
-void cfs_handoff_close(struct cfs_handoff *k)
+void cfs_handoff_close(struct cfs_handoff *state)
 {
-	if (!k)
+	if (!state)
 		return;
-	munmap(k->at, sizeof(*k->at));
-	close(k->fd);
-	pthread_mutex_destroy(&k->lock);
-	free(k);
+	munmap(state->at, sizeof(*state->at));
+	close(state->fd);
+	pthread_mutex_destroy(&state->lock);
+	free(state);
 }
 
-int cfs_handoff_fd(const struct cfs_handoff *k)
+int cfs_handoff_fd(const struct cfs_handoff *state)
 {
-	return k->fd;
+	return state->fd;
 }
 
-struct cfs_unsynced *cfs_handoff_unsynced(struct cfs_handoff *k)
+struct cfs_unsynced *cfs_handoff_unsynced(struct cfs_handoff *state)
 {
-	return k ? &k->at->unsynced : NULL;
+	return state ? &state->at->unsynced : NULL;
 }
 
-struct cfs_handoff_header *cfs_handoff_header(struct cfs_handoff *k)
+struct cfs_handoff_header *cfs_handoff_header(struct cfs_handoff *state)
 {
-	return &k->at->header;
+	return &state->at->header;
 }
 
-struct cfs_agreement *cfs_handoff_agreement(struct cfs_handoff *k)
+struct cfs_agreement *cfs_handoff_agreement(struct cfs_handoff *state)
 {
-	return &k->at->agreement;
+	return &state->at->agreement;
 }
 
 int cfs_handoff_read_agreement(int fd, struct cfs_agreement *ret)
@@ -221,22 +222,22 @@ static void raise_to(_Atomic uint32_t *n, uint32_t least)
 		;
 }
 
-struct cfs_handoff_handle *cfs_handoff_handle(struct cfs_handoff *k, uint32_t i)
+struct cfs_handoff_handle *cfs_handoff_handle(struct cfs_handoff *state, uint32_t i)
 {
-	return k && i < CFS_HANDOFF_HANDLES ? &k->at->handles[i] : NULL;
+	return state && i < CFS_HANDOFF_HANDLES ? &state->at->handles[i] : NULL;
 }
 
-bool cfs_handoff_is_clean(struct cfs_handoff *k, uint64_t fh)
+bool cfs_handoff_is_clean(struct cfs_handoff *state, uint64_t fh)
 {
-	struct cfs_handoff_handle *h = cfs_handoff_handle(k, (uint32_t)fh - 1);
+	struct cfs_handoff_handle *h = cfs_handoff_handle(state, (uint32_t)fh - 1);
 
 	return h && atomic_load(&h->fh) == fh && !atomic_load(&h->wrote) &&
 	       !atomic_load(&h->lost) && !atomic_load(&h->plocked);
 }
 
-void cfs_handoff_released(struct cfs_handoff *k, uint64_t fh)
+void cfs_handoff_released(struct cfs_handoff *state, uint64_t fh)
 {
-	struct cfs_handoff_handle *h = cfs_handoff_handle(k, (uint32_t)fh - 1);
+	struct cfs_handoff_handle *h = cfs_handoff_handle(state, (uint32_t)fh - 1);
 
 	if (h && atomic_load(&h->fh) == fh)
 		atomic_store(&h->released, 1);
@@ -253,53 +254,53 @@ bool cfs_handoff_report_loss(struct cfs_handoff_handle *h)
 	return was == CFS_HANDOFF_LOST;
 }
 
-void cfs_handoff_use_handle(struct cfs_handoff *k, uint32_t i)
+void cfs_handoff_use_handle(struct cfs_handoff *state, uint32_t i)
 {
-	raise_to(&k->at->header.n_used, i + 1);
+	raise_to(&state->at->header.n_used, i + 1);
 }
 
 /* ---- pools of records ---- */
 
-static struct pooled *pooled_at(const struct record_pool *s, uint32_t i)
+static struct pooled *pooled_at(const struct record_pool *pool, uint32_t i)
 {
-	return (struct pooled *)(s->first + i * s->bytes);
+	return (struct pooled *)(pool->first + i * pool->bytes);
 }
 
 /* NULL when there is none left. */
-static void *pool_take(struct cfs_handoff *k, struct record_pool *s)
+static void *pool_take(struct cfs_handoff *state, struct record_pool *pool)
 {
 	struct pooled *slot = NULL;
 	uint32_t n;
 
-	pthread_mutex_lock(&k->lock);
-	n = atomic_load(s->n_used);
-	if (s->free) {
-		slot = pooled_at(s, s->free - 1);
-		s->free = slot->next_free;
-	} else if (n < s->max) {
-		slot = pooled_at(s, n);
-		atomic_store(s->n_used, n + 1);
+	pthread_mutex_lock(&state->lock);
+	n = atomic_load(pool->n_used);
+	if (pool->free) {
+		slot = pooled_at(pool, pool->free - 1);
+		pool->free = slot->next_free;
+	} else if (n < pool->max) {
+		slot = pooled_at(pool, n);
+		atomic_store(pool->n_used, n + 1);
 	}
-	pthread_mutex_unlock(&k->lock);
+	pthread_mutex_unlock(&state->lock);
 	return slot;
 }
 
-static void pool_put(struct cfs_handoff *k, struct record_pool *s, void *record)
+static void pool_put(struct cfs_handoff *state, struct record_pool *pool, void *record)
 {
 	struct pooled *slot = record;
 
 	atomic_store(&slot->key, 0);
-	pthread_mutex_lock(&k->lock);
-	slot->next_free = s->free;
-	s->free = (uint32_t)((size_t)((char *)record - s->first) / s->bytes) + 1;
-	pthread_mutex_unlock(&k->lock);
+	pthread_mutex_lock(&state->lock);
+	slot->next_free = pool->free;
+	pool->free = (uint32_t)((size_t)((char *)record - pool->first) / pool->bytes) + 1;
+	pthread_mutex_unlock(&state->lock);
 }
 
 /* ---- inodes ---- */
 
-struct cfs_handoff_inode *cfs_handoff_add_inode(struct cfs_handoff *k, uint64_t ino)
+struct cfs_handoff_inode *cfs_handoff_add_inode(struct cfs_handoff *state, uint64_t ino)
 {
-	struct cfs_handoff_inode *m = k ? pool_take(k, &k->inodes) : NULL;
+	struct cfs_handoff_inode *m = state ? pool_take(state, &state->inodes) : NULL;
 
 	if (m) {
 		atomic_store(&m->dirty, 0);
@@ -309,17 +310,15 @@ struct cfs_handoff_inode *cfs_handoff_add_inode(struct cfs_handoff *k, uint64_t 
 	return m;
 }
 
-void cfs_handoff_remove_inode(struct cfs_handoff *k, struct cfs_handoff_inode *m)
+void cfs_handoff_remove_inode(struct cfs_handoff *state, struct cfs_handoff_inode *m)
 {
 	if (m)
-		pool_put(k, &k->inodes, m);
+		pool_put(state, &state->inodes, m);
 }
 
 static int compare_inos(const void *a, const void *b)
 {
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return (x > y) - (x < y);
+	return CFS_COMPARE(*(const uint64_t *)a, *(const uint64_t *)b);
 }
 
 static bool is_uncommitted(const struct cfs_handoff_inode *m)
@@ -331,21 +330,21 @@ static bool is_uncommitted(const struct cfs_handoff_inode *m)
  * Sorted. Without memory for the list every open inode counts as lost: too many rather than too
  * few.
  */
-static uint64_t *dirty_inodes(struct cfs_handoff *k, uint32_t n_marked, size_t *ret_n)
+static uint64_t *dirty_inodes(struct cfs_handoff *state, uint32_t n_marked, size_t *ret_n)
 {
 	uint64_t *inos = NULL;
 	size_t n = 0, i;
 
 	for (i = 0; i < n_marked; i++)
-		n += is_uncommitted(&k->at->inodes[i]);
+		n += is_uncommitted(&state->at->inodes[i]);
 	*ret_n = n;
 	if (n)
 		inos = malloc(n * sizeof(*inos));
 	if (!inos)
 		return NULL;
 	for (i = n = 0; i < n_marked; i++) {
-		if (is_uncommitted(&k->at->inodes[i]))
-			inos[n++] = atomic_load(&k->at->inodes[i].ino);
+		if (is_uncommitted(&state->at->inodes[i]))
+			inos[n++] = atomic_load(&state->at->inodes[i].ino);
 	}
 	qsort(inos, n, sizeof(*inos), compare_inos);
 	return inos;
@@ -355,15 +354,15 @@ static uint64_t *dirty_inodes(struct cfs_handoff *k, uint32_t n_marked, size_t *
  * Adds the dirty inodes that no handle can write to inos, behind the first n; at most max.
  * Without the list none is known.
  */
-static size_t lost_without_handle(struct cfs_handoff *k, uint64_t *dirty, size_t n_dirty,
+static size_t lost_without_handle(struct cfs_handoff *state, uint64_t *dirty, size_t n_dirty,
 				  uint64_t *inos, size_t n, size_t max)
 {
-	uint32_t n_used = atomic_load(&k->at->header.n_used), i;
+	uint32_t n_used = atomic_load(&state->at->header.n_used), i;
 	size_t found = 0, at;
 	uint64_t *p;
 
 	for (i = 0; i < n_used; i++) {
-		struct cfs_handoff_handle *h = &k->at->handles[i];
+		struct cfs_handoff_handle *h = &state->at->handles[i];
 
 		if (!atomic_load(&h->fh) || (h->flags & O_ACCMODE) == O_RDONLY)
 			continue;
@@ -375,19 +374,19 @@ static size_t lost_without_handle(struct cfs_handoff *k, uint64_t *dirty, size_t
 			inos[n + found] = dirty[at];
 	}
 	if (found)
-		atomic_store(&k->at->header.closed_lost, 1);
+		atomic_store(&state->at->header.closed_lost, 1);
 	return found;
 }
 
 /* Frees the other records. A crash in between leaves one twice, which is harmless. */
-static void keep_backings_and_losses(struct cfs_handoff *k, uint32_t n_marked)
+static void keep_backings_and_losses(struct cfs_handoff *state, uint32_t n_marked)
 {
-	bool any = k->at->header.version == CFS_HANDOFF_VERSION_PASSTHROUGH;
-	struct cfs_handoff_inode *m, *to = k->at->inodes;
+	bool any = state->at->header.version == CFS_HANDOFF_VERSION_PASSTHROUGH;
+	struct cfs_handoff_inode *m, *to = state->at->inodes;
 	uint32_t dirty, backing;
 	uint64_t ino;
 
-	for (m = to; m < k->at->inodes + n_marked; m++) {
+	for (m = to; m < state->at->inodes + n_marked; m++) {
 		ino = atomic_load(&m->ino);
 		dirty = atomic_load(&m->dirty) == CFS_HANDOFF_LOSS ? CFS_HANDOFF_LOSS : 0;
 		backing = any ? atomic_load(&m->backing) : 0;
@@ -401,27 +400,28 @@ static void keep_backings_and_losses(struct cfs_handoff *k, uint32_t n_marked)
 		if (m >= to)
 			atomic_store(&m->ino, 0);
 	}
-	atomic_store(&k->at->header.n_marked, (uint32_t)(to - k->at->inodes));
+	atomic_store(&state->at->header.n_marked, (uint32_t)(to - state->at->inodes));
 }
 
-struct cfs_handoff_inode *cfs_handoff_inode(struct cfs_handoff *k, uint32_t i)
+struct cfs_handoff_inode *cfs_handoff_inode(struct cfs_handoff *state, uint32_t i)
 {
-	return &k->at->inodes[i];
+	return &state->at->inodes[i];
 }
 
-size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max, size_t *ret_closed)
+size_t cfs_handoff_mark_lost(struct cfs_handoff *state, uint64_t *inos, size_t max,
+			     size_t *ret_closed)
 {
-	uint32_t n_marked = atomic_load(&k->at->header.n_marked);
-	uint32_t n_used = atomic_load(&k->at->header.n_used), i;
+	uint32_t n_marked = atomic_load(&state->at->header.n_marked);
+	uint32_t n_used = atomic_load(&state->at->header.n_used), i;
 	size_t n_dirty, n = 0, told = 0;
 	uint64_t *dirty;
 
 	*ret_closed = 0;
 	if (n_marked > CFS_HANDOFF_INODES || n_used > CFS_HANDOFF_HANDLES)
 		return 0;
-	dirty = dirty_inodes(k, n_marked, &n_dirty);
+	dirty = dirty_inodes(state, n_marked, &n_dirty);
 	for (i = 0; i < n_used; i++) {
-		struct cfs_handoff_handle *h = &k->at->handles[i];
+		struct cfs_handoff_handle *h = &state->at->handles[i];
 
 		if (!atomic_load(&h->fh))
 			continue;
@@ -436,19 +436,19 @@ size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max, 
 			inos[told++] = h->ino;
 	}
 	if (dirty)
-		*ret_closed = lost_without_handle(k, dirty, n_dirty, inos, told, max);
+		*ret_closed = lost_without_handle(state, dirty, n_dirty, inos, told, max);
 	free(dirty);
 	/*
 	 * From here on the handles hold it: after a crash before this point, the next process
 	 * starts over.
 	 */
-	keep_backings_and_losses(k, n_marked);
+	keep_backings_and_losses(state, n_marked);
 	for (i = 0; i < CFS_HANDOFF_REQUESTS; i++) {
-		struct cfs_handoff_request *r = &k->at->requests[i];
+		struct cfs_handoff_request *r = &state->at->requests[i];
 
 		if (atomic_load(&r->unique) && !(atomic_load(&r->flags) & CFS_HANDOFF_FAILED) &&
 		    atomic_load(&r->worker) + WORKERS_REMEMBERED <
-			    atomic_load(&k->at->header.workers))
+			    atomic_load(&state->at->header.workers))
 			cfs_handoff_end_request(r);
 	}
 	return n;
@@ -456,9 +456,9 @@ size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max, 
 
 /* ---- directories ---- */
 
-struct cfs_handoff_dir *cfs_handoff_add_dir(struct cfs_handoff *k, uint64_t fh)
+struct cfs_handoff_dir *cfs_handoff_add_dir(struct cfs_handoff *state, uint64_t fh)
 {
-	struct cfs_handoff_dir *d = k ? pool_take(k, &k->dirs) : NULL;
+	struct cfs_handoff_dir *d = state ? pool_take(state, &state->dirs) : NULL;
 
 	if (d) {
 		cfs_handoff_rewind(d);
@@ -467,23 +467,23 @@ struct cfs_handoff_dir *cfs_handoff_add_dir(struct cfs_handoff *k, uint64_t fh)
 	return d;
 }
 
-void cfs_handoff_remove_dir(struct cfs_handoff *k, struct cfs_handoff_dir *d)
+void cfs_handoff_remove_dir(struct cfs_handoff *state, struct cfs_handoff_dir *d)
 {
 	if (d)
-		pool_put(k, &k->dirs, d);
+		pool_put(state, &state->dirs, d);
 }
 
-struct cfs_handoff_dir *cfs_handoff_dir(struct cfs_handoff *k, uint32_t i)
+struct cfs_handoff_dir *cfs_handoff_dir(struct cfs_handoff *state, uint32_t i)
 {
-	uint32_t n = atomic_load(&k->at->header.n_listed);
+	uint32_t n = atomic_load(&state->at->header.n_listed);
 
-	return i < n && i < CFS_HANDOFF_DIRS ? &k->at->dirs[i] : NULL;
+	return i < n && i < CFS_HANDOFF_DIRS ? &state->at->dirs[i] : NULL;
 }
 
-struct cfs_handoff_unlock *cfs_handoff_add_unlock(struct cfs_handoff *k, uint64_t ino,
+struct cfs_handoff_unlock *cfs_handoff_add_unlock(struct cfs_handoff *state, uint64_t ino,
 						  uint64_t owner, bool posix)
 {
-	struct cfs_handoff_unlock *u = k ? pool_take(k, &k->dirs) : NULL;
+	struct cfs_handoff_unlock *u = state ? pool_take(state, &state->dirs) : NULL;
 
 	if (u) {
 		u->posix = posix;
@@ -494,10 +494,10 @@ struct cfs_handoff_unlock *cfs_handoff_add_unlock(struct cfs_handoff *k, uint64_
 	return u;
 }
 
-void cfs_handoff_remove_unlock(struct cfs_handoff *k, struct cfs_handoff_unlock *u)
+void cfs_handoff_remove_unlock(struct cfs_handoff *state, struct cfs_handoff_unlock *u)
 {
 	if (u)
-		pool_put(k, &k->dirs, u);
+		pool_put(state, &state->dirs, u);
 }
 
 struct cfs_handoff_unlock *cfs_handoff_as_unlock(struct cfs_handoff_dir *d)
@@ -527,12 +527,13 @@ void cfs_handoff_rewind(struct cfs_handoff_dir *d)
 
 /* ---- requests ---- */
 
-static struct cfs_handoff_request *find_request(struct cfs_handoff *k, uint64_t unique)
+static struct cfs_handoff_request *find_request(struct cfs_handoff *state, uint64_t unique)
 {
 	uint32_t i, at = (uint32_t)(unique / 2);
 
 	for (i = 0; i < CFS_HANDOFF_REQUESTS; i++) {
-		struct cfs_handoff_request *r = &k->at->requests[(at + i) % CFS_HANDOFF_REQUESTS];
+		struct cfs_handoff_request *r =
+			&state->at->requests[(at + i) % CFS_HANDOFF_REQUESTS];
 
 		if (atomic_load(&r->unique) == unique)
 			return r;
@@ -540,7 +541,7 @@ static struct cfs_handoff_request *find_request(struct cfs_handoff *k, uint64_t 
 	return NULL;
 }
 
-struct cfs_handoff_request *cfs_handoff_begin_request(struct cfs_handoff *k, uint64_t unique,
+struct cfs_handoff_request *cfs_handoff_begin_request(struct cfs_handoff *state, uint64_t unique,
 						      bool resent, bool *ret_replay)
 {
 	uint32_t i, at = (uint32_t)(unique / 2), worker;
@@ -548,10 +549,10 @@ struct cfs_handoff_request *cfs_handoff_begin_request(struct cfs_handoff *k, uin
 	uint64_t none;
 
 	*ret_replay = resent;
-	if (!k || !unique)
+	if (!state || !unique)
 		return NULL;
-	worker = atomic_load_explicit(&k->at->header.workers, memory_order_relaxed);
-	r = resent ? find_request(k, unique) : NULL;
+	worker = atomic_load_explicit(&state->at->header.workers, memory_order_relaxed);
+	r = resent ? find_request(state, unique) : NULL;
 	if (r) {
 		atomic_fetch_and(&r->flags, ~(uint32_t)CFS_HANDOFF_FAILED);
 		atomic_store(&r->worker, worker);
@@ -559,7 +560,7 @@ struct cfs_handoff_request *cfs_handoff_begin_request(struct cfs_handoff *k, uin
 	}
 	/* The kernel counts in steps of two, so that neighbours in time are neighbours here. */
 	for (i = 0; i < CFS_HANDOFF_REQUESTS; i++) {
-		r = &k->at->requests[(at + i) % CFS_HANDOFF_REQUESTS];
+		r = &state->at->requests[(at + i) % CFS_HANDOFF_REQUESTS];
 		none = 0;
 		if (atomic_load_explicit(&r->unique, memory_order_relaxed) ||
 		    !atomic_compare_exchange_strong(&r->unique, &none, unique))
@@ -581,9 +582,9 @@ void cfs_handoff_end_request(struct cfs_handoff_request *r)
 	atomic_store(&r->unique, 0);
 }
 
-void cfs_handoff_fail_request(struct cfs_handoff *k, uint64_t unique, bool fails)
+void cfs_handoff_fail_request(struct cfs_handoff *state, uint64_t unique, bool fails)
 {
-	struct cfs_handoff_request *r = k && unique ? find_request(k, unique) : NULL;
+	struct cfs_handoff_request *r = state && unique ? find_request(state, unique) : NULL;
 
 	if (r && fails)
 		atomic_fetch_or(&r->flags, CFS_HANDOFF_FAILED);
@@ -591,12 +592,12 @@ void cfs_handoff_fail_request(struct cfs_handoff *k, uint64_t unique, bool fails
 		atomic_fetch_and(&r->flags, ~(uint32_t)CFS_HANDOFF_FAILED);
 }
 
-struct cfs_handoff_request *cfs_handoff_failed_request(struct cfs_handoff *k, uint32_t *pos)
+struct cfs_handoff_request *cfs_handoff_failed_request(struct cfs_handoff *state, uint32_t *pos)
 {
 	struct cfs_handoff_request *r;
 
-	while (k && *pos < CFS_HANDOFF_REQUESTS) {
-		r = &k->at->requests[(*pos)++];
+	while (state && *pos < CFS_HANDOFF_REQUESTS) {
+		r = &state->at->requests[(*pos)++];
 		if (atomic_load(&r->unique) && (atomic_load(&r->flags) & CFS_HANDOFF_FAILED))
 			return r;
 	}

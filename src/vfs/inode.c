@@ -166,7 +166,7 @@ void vnode_put(struct vnode *n)
 			 (unsigned long long)ino, cfs_errname(r));
 }
 
-void see_mode(struct vnode *n, uint16_t mode)
+void note_set_id(struct vnode *n, uint16_t mode)
 {
 	atomic_store_explicit(&n->set_id, mode & (S_ISUID | S_ISGID), memory_order_relaxed);
 }
@@ -177,7 +177,7 @@ int vnode_attach(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_ns
 	struct cfs_handoff_inode *mark;
 	int r;
 
-	see_mode(n, attr->mode);
+	note_set_id(n, attr->mode);
 	if (file) {
 		cfs_file_reopen(file, attr, asked_ns);
 		return 0;
@@ -204,7 +204,7 @@ void vnode_overlay(struct vnode *n, struct cfs_attr *attr, uint64_t asked_ns)
 		cfs_file_refresh(file, attr, asked_ns);
 		cfs_file_overlay_attr(file, attr);
 	}
-	see_mode(n, attr->mode); /* the mode as shown, which may not be stored yet */
+	note_set_id(n, attr->mode); /* the mode as shown, which may not be stored yet */
 	/*
 	 * For programs that have the file open, its name in the trash is no link: by 0 links they
 	 * recognise that a lock file was removed while they waited for it.

@@ -73,7 +73,7 @@ static int by_ino(const void *a, const void *b)
 {
 	const struct file *x = a, *y = b;
 
-	return (x->ino > y->ino) - (x->ino < y->ino);
+	return CFS_COMPARE(x->ino, y->ino);
 }
 
 static int by_name(const void *a, const void *b, void *arg)

@@ -56,16 +56,16 @@ static void lose_lock(struct handle *h)
 }
 
 /* Replaces an owner in the handoff state by another; 0: a free slot. */
-static void keep_owner(struct cfs_handoff_handle *k, uint64_t from, uint64_t to)
+static void replace_owner(struct cfs_handoff_handle *rec, uint64_t from, uint64_t to)
 {
 	int i;
 
-	if (!k)
+	if (!rec)
 		return;
-	atomic_store(&k->plocked, 1);
+	atomic_store(&rec->plocked, 1);
 	for (i = 0; i < CFS_HANDOFF_OWNERS; i++) {
-		if (atomic_load(&k->plock_owners[i]) == from) {
-			atomic_store(&k->plock_owners[i], to);
+		if (atomic_load(&rec->plock_owners[i]) == from) {
+			atomic_store(&rec->plock_owners[i], to);
 			return;
 		}
 	}
@@ -74,19 +74,19 @@ static void keep_owner(struct cfs_handoff_handle *k, uint64_t from, uint64_t to)
 int locks_restore(struct cfs_vfs *v, struct handle *h)
 {
 	uint64_t sid = atomic_load(&cfs_handoff_header(v->conf.handoff)->sid);
-	struct cfs_handoff_handle *k = h->record;
+	struct cfs_handoff_handle *rec = h->record;
 	struct lock_owner *o;
 	uint64_t owner;
 	int i;
 
-	atomic_store(&h->flock_owner, atomic_load(&k->flock_owner));
-	atomic_store(&h->flocked, atomic_load(&k->flocked));
+	atomic_store(&h->flock_owner, atomic_load(&rec->flock_owner));
+	atomic_store(&h->flocked, atomic_load(&rec->flocked));
 	if (atomic_load(&h->flocked))
-		cfs_meta_assume_lock(v->conf.meta, k->ino, atomic_load(&h->flock_owner), false);
-	if (atomic_load(&k->plocked))
+		cfs_meta_assume_lock(v->conf.meta, rec->ino, atomic_load(&h->flock_owner), false);
+	if (atomic_load(&rec->plocked))
 		atomic_store(&h->vnode->plocked, true);
 	for (i = 0; i < CFS_HANDOFF_OWNERS; i++) {
-		owner = atomic_load(&k->plock_owners[i]);
+		owner = atomic_load(&rec->plock_owners[i]);
 		if (!owner)
 			continue;
 		o = malloc(sizeof(*o));
@@ -94,10 +94,10 @@ int locks_restore(struct cfs_vfs *v, struct handle *h)
 			return -ENOMEM;
 		*o = (struct lock_owner){h->lock_owners, owner};
 		h->lock_owners = o;
-		cfs_meta_assume_lock(v->conf.meta, k->ino, owner, true);
+		cfs_meta_assume_lock(v->conf.meta, rec->ino, owner, true);
 	}
 	/* Which locks the previous process had is not known any more when their session has ended. */
-	if (atomic_load(&k->lock_lost) ||
+	if (atomic_load(&rec->lock_lost) ||
 	    (sid != cfs_meta_sid(v->conf.meta) && (atomic_load(&h->flocked) || h->lock_owners)))
 		lose_lock(h);
 	return 0;
@@ -119,7 +119,8 @@ static bool has_lock(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino, uint64_
 
 void locks_session_ended(struct cfs_vfs *v, uint64_t sid)
 {
-	struct cfs_handoff_header *k = v->conf.handoff ? cfs_handoff_header(v->conf.handoff) : NULL;
+	struct cfs_handoff_header *header =
+		v->conf.handoff ? cfs_handoff_header(v->conf.handoff) : NULL;
 	enum handle_kind kind;
 	struct handle *h;
 	struct vnode *n;
@@ -127,8 +128,8 @@ void locks_session_ended(struct cfs_vfs *v, uint64_t sid)
 	uint64_t fh, lost = 0;
 
 	/* First of all: the next process must not go on with it. */
-	if (k)
-		atomic_store(&k->ended_sid, sid);
+	if (header)
+		atomic_store(&header->ended_sid, sid);
 	while ((fh = handle_next(&v->handles, &pos, &kind)) != 0) {
 		n = kind == HANDLE_FILE ? vnode_of_handle(v, fh) : NULL;
 		if (!n)
@@ -140,8 +141,8 @@ void locks_session_ended(struct cfs_vfs *v, uint64_t sid)
 		}
 		vnode_put(n);
 	}
-	if (k)
-		atomic_store(&k->sid, cfs_meta_sid(v->conf.meta));
+	if (header)
+		atomic_store(&header->sid, cfs_meta_sid(v->conf.meta));
 	if (lost)
 		cfs_err("open files have lost their locks, they fail with EIO until they are "
 			"closed: handles=%llu",
@@ -161,7 +162,7 @@ static int note_owner(struct cfs_vfs *v, struct handle *h, uint64_t owner)
 		if (o) {
 			*o = (struct lock_owner){h->lock_owners, owner};
 			h->lock_owners = o;
-			keep_owner(h->record, 0, owner);
+			replace_owner(h->record, 0, owner);
 		} else {
 			r = -ENOLCK;
 		}
@@ -196,7 +197,7 @@ static void forget_owner(struct cfs_vfs *v, struct handle *h, uint64_t owner)
 	o = *p;
 	if (o) {
 		*p = o->next;
-		keep_owner(h->record, owner, 0);
+		replace_owner(h->record, owner, 0);
 	}
 	pthread_mutex_unlock(&v->lock_owners_lock);
 	free(o);

@@ -22,7 +22,7 @@ static bool is_dotdot(const char *name, size_t len)
 	return len == 2 && !memcmp(name, "..", 2);
 }
 
-static int check_name(const char *name, size_t len)
+static int check_name(size_t len)
 {
 	return len > CFS_NAME_MAX ? -ENAMETOOLONG : 0;
 }
@@ -33,18 +33,11 @@ uint32_t entry_timeout(const struct cfs_vfs *v, const struct cfs_attr *attr)
 						     : v->conf.entry_timeout_ms);
 }
 
-static void keep_name(struct cfs_vfs *v, uint64_t seq, uint64_t now_ms, cfs_ino_t parent,
-		      const char *name, size_t len, const struct cfs_vfs_entry *e)
-{
-	if (e->entry_ms)
-		cache_put_name(&v->cache, seq, now_ms + e->entry_ms, parent, name, len, e->ino);
-}
-
 /*
  * n: the inode when it is open, or NULL. Bytes that were written here are committed in the
  * background: attributes that were cached before are outdated.
  */
-static bool has_right_cache(struct vnode *n)
+static bool may_use_cache(struct vnode *n)
 {
 	return !n || !atomic_load_explicit(&n->written, memory_order_relaxed);
 }
@@ -56,7 +49,7 @@ bool attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns
 
 	if (n) {
 		vnode_overlay(n, attr, asked_ns);
-		if (has_right_cache(n))
+		if (may_use_cache(n))
 			cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, attr);
 		vnode_put(n);
 		return true;
@@ -93,7 +86,7 @@ static int read_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 	int r;
 
 	*ret_ms = (uint32_t)v->conf.attr_timeout_ms;
-	if (has_right_cache(n) && cache_get_attr(&v->cache, ino, to_ms(asked_ns), ret, ret_ms)) {
+	if (may_use_cache(n) && cache_get_attr(&v->cache, ino, to_ms(asked_ns), ret, ret_ms)) {
 		vnode_put(n);
 		return 0;
 	}
@@ -104,7 +97,7 @@ static int read_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 	if (r == 0) {
 		if (n)
 			vnode_overlay(n, ret, asked_ns);
-		if (has_right_cache(n))
+		if (may_use_cache(n))
 			cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, ret);
 	}
 	vnode_put(n);
@@ -155,7 +148,7 @@ static bool cached_lookup(struct cfs_vfs *v, cfs_ino_t parent, const char *name,
 	    !cache_get_name(&v->cache, parent, name, len, now_ms, &ret->ino, &ret->entry_ms))
 		return false;
 	n = vnode_find(v, ret->ino);
-	hit = has_right_cache(n) &&
+	hit = may_use_cache(n) &&
 	      cache_get_attr(&v->cache, ret->ino, now_ms, &ret->attr, &ret->attr_ms);
 	vnode_put(n);
 	return hit;
@@ -267,7 +260,7 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 {
 	uint64_t seq, asked_ns = cfs_now_ns(), now_ms = to_ms(asked_ns);
 	struct cfs_entry e;
-	int r = check_name(name, len);
+	int r = check_name(len);
 
 	ret->entry_ms = 0;
 	if (r < 0)
@@ -301,10 +294,12 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 			r = get_attr(v, ctx, e.ino, &ret->attr, &ret->attr_ms);
 		if (r < 0)
 			return stale_if_gone(v, e.ino, r);
-		keep_name(v, seq, now_ms, parent, name, len, ret);
+		if (ret->entry_ms)
+			cache_put_name(&v->cache, seq, now_ms + ret->entry_ms, parent, name, len,
+				       ret->ino);
 	}
 	if (ret->attr.type == CFS_TYPE_DIR)
-		ret->attr_ms = kept_limit(&v->kept, ret->ino, now_ms, ret->attr_ms);
+		ret->attr_ms = dircache_attr_limit(&v->dircache, ret->ino, now_ms, ret->attr_ms);
 	ret->ino = ino_out(v, ret->ino);
 	return 0;
 }
@@ -321,7 +316,7 @@ void cfs_vfs_forget(struct cfs_vfs *v, cfs_ino_t ino)
  * Without them the kernel would also repeat the open(2) that has just made the file, and make
  * another one.
  */
-static bool open_and_gone(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret)
+static bool last_attr_if_open(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret)
 {
 	struct vnode *n = vnode_find(v, ino);
 	struct cfs_file *file = n ? vnode_file(n) : NULL;
@@ -345,8 +340,8 @@ int cfs_vfs_getattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	ino = ino_in(v, ino);
 	r = stale_if_gone(v, ino, get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms));
 	if (r == 0 && ret->attr.type == CFS_TYPE_DIR)
-		ret->attr_ms = kept_limit(&v->kept, ino, cfs_now_ms(), ret->attr_ms);
-	return r == -ESTALE && open_and_gone(v, ino, &ret->attr) ? 0 : r;
+		ret->attr_ms = dircache_attr_limit(&v->dircache, ino, cfs_now_ms(), ret->attr_ms);
+	return r == -ESTALE && last_attr_if_open(v, ino, &ret->attr) ? 0 : r;
 }
 
 /* ---- setattr ---- */
@@ -433,8 +428,8 @@ static int store_change_of(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino
 }
 
 /* 0: the change is shown here, and is stored with the file's data. -EAGAIN: store it. */
-static int keep_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
-		       const struct cfs_attr *in, struct cfs_attr *ret)
+static int defer_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
+			const struct cfs_attr *in, struct cfs_attr *ret)
 {
 	struct vnode *n = vnode_find(v, ino);
 	int r = -EAGAIN;
@@ -442,7 +437,7 @@ static int keep_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t i
 	if (n && vnode_file(n))
 		r = cfs_file_setattr(vnode_file(n), ctx, set, in, ret);
 	if (r == 0)
-		see_mode(n, ret->mode);
+		note_set_id(n, ret->mode);
 	vnode_put(n);
 	return r;
 }
@@ -453,20 +448,18 @@ static int keep_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t i
  * the time of the last write. Takes the time again, as these have stored a later ctime than that of
  * the request.
  */
-static int make_way(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set)
+static int settle_before_setattr(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino,
+				 uint32_t set)
 {
 	struct vnode *n = vnode_find(v, ino);
 	struct cfs_file *file = n ? vnode_file(n) : NULL;
-	uint32_t seen;
 	int r = 0;
 
 	if (file)
 		r = cfs_file_store_change(file, ctx);
-	if (file && (set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW)) && cfs_file_dirty(file)) {
-		/* Errors go to the writers, whose handles have cursors of their own. */
-		seen = cfs_file_error_mark(file);
-		cfs_file_flush(file, ctx, seen);
-	}
+	/* Errors go to the writers, whose handles have cursors of their own. */
+	if (file && (set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW)) && cfs_file_dirty(file))
+		cfs_file_flush(file, ctx, cfs_file_err_seq(file));
 	if (file)
 		ctx->now = cfs_wall();
 	vnode_put(n);
@@ -554,12 +547,12 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	}
 	if (!set)
 		goto out;
-	r = keep_change(v, ctx, ino, set, &want, &ret->attr);
+	r = defer_change(v, ctx, ino, set, &want, &ret->attr);
 	if (r != -EAGAIN) {
 		cache_changed(&v->cache, 0, 0, ino, NULL);
 		return r;
 	}
-	r = make_way(v, &late, ino, set);
+	r = settle_before_setattr(v, &late, ino, set);
 	if (r < 0)
 		return stale_if_gone(v, ino, r);
 	seq = cache_seq(&v->cache);
@@ -607,7 +600,7 @@ int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mkn
 	struct cfs_attr dir = {.nlink = 0};
 	struct cfs_mknod in = *req;
 	struct cfs_entry e;
-	int r = check_name(req->name, req->name_len);
+	int r = check_name(req->name_len);
 
 	if (r < 0)
 		return r;
@@ -671,7 +664,7 @@ int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cf
 		 const char *name, size_t len, struct cfs_vfs_entry *ret)
 {
 	uint64_t seq = cache_seq(&v->cache), asked_ns = cfs_now_ns(), now_ms = to_ms(asked_ns);
-	int r = check_name(name, len);
+	int r = check_name(len);
 
 	if (r < 0)
 		return r;
@@ -702,7 +695,8 @@ int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cf
  * An inode has lost a name. If it lives on because this mount has it open, the last close must
  * report it.
  */
-static void removed(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_removed *what)
+static void name_removed(struct cfs_vfs *v, const struct cfs_ctx *ctx,
+			 const struct cfs_removed *what)
 {
 	struct vnode *n;
 
@@ -732,7 +726,7 @@ static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t p
 {
 	uint64_t seq = cache_seq(&v->cache), asked_ns = cfs_now_ns();
 	struct cfs_removed what = {.outcome = CFS_REMOVED_NONE};
-	int r = check_name(name, len);
+	int r = check_name(len);
 
 	if (r < 0)
 		return r;
@@ -742,7 +736,7 @@ static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t p
 	r = replay_removed(ctx, fn(v->conf.meta, ctx, parent, name, len, flags, &what));
 	if (r == 0) {
 		directory_changed(v, parent, seq, asked_ns, &what.parent);
-		removed(v, ctx, &what);
+		name_removed(v, ctx, &what);
 		if (known)
 			removed_dir_add(v, ctx, &what);
 	}
@@ -826,8 +820,7 @@ int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cf
 	bool done = false;
 	int r;
 
-	if (check_name(req->src_name, req->src_len) < 0 ||
-	    check_name(req->dst_name, req->dst_len) < 0)
+	if (check_name(req->src_len) < 0 || check_name(req->dst_len) < 0)
 		return -ENAMETOOLONG;
 	in.src_parent = ino_in(v, req->src_parent);
 	in.dst_parent = ino_in(v, req->dst_parent);
@@ -856,7 +849,7 @@ int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cf
 		directory_changed(v, in.src_parent, 0, 0, NULL);
 		directory_changed(v, in.dst_parent, 0, 0, NULL);
 		cache_changed(&v->cache, 0, 0, res.moved.ino, NULL);
-		removed(v, ctx, &res.victim);
+		name_removed(v, ctx, &res.victim);
 		removed_dir_add(v, ctx, &res.victim);
 	}
 	cache_name_changed(&v->cache, 0, 0, in.src_parent, in.src_name, in.src_len, 0);

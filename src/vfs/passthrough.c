@@ -64,7 +64,7 @@ cfs_ino_t cfs_vfs_node(struct cfs_vfs *v, cfs_ino_t ino)
 		return ino;
 	n = vnode_find(v, ino_in(v, ino));
 	if (n) {
-		node = atomic_load(&n->passing.node);
+		node = atomic_load(&n->passthrough.node);
 		vnode_put(n);
 	} else {
 		pthread_mutex_lock(lock_of(v, ino));
@@ -83,7 +83,7 @@ bool cfs_vfs_has_other_nodes(struct cfs_vfs *v)
 
 static void set_node(struct vnode *n, uint8_t node)
 {
-	if (atomic_exchange(&n->passing.node, node) != node && node)
+	if (atomic_exchange(&n->passthrough.node, node) != node && node)
 		atomic_store_explicit(&n->vfs->passthrough.used_other, true, memory_order_release);
 }
 
@@ -95,7 +95,7 @@ static void move(struct vnode *n, uint8_t node)
 	atomic_fetch_add_explicit(&n->vfs->passthrough.moves, 1, memory_order_relaxed);
 }
 
-static bool has_passed(const struct passing *p)
+static bool has_passed(const struct vnode_passthrough *p)
 {
 	return p->passed[0] || p->passed[1];
 }
@@ -104,7 +104,7 @@ static void note_backing(struct vnode *n, int32_t id)
 {
 	struct cfs_handoff_inode *mark = atomic_load(&n->mark);
 
-	n->passing.backing = id;
+	n->passthrough.backing = id;
 	if (mark)
 		atomic_store(&mark->backing, (uint32_t)id);
 }
@@ -113,19 +113,19 @@ static void note_backing(struct vnode *n, int32_t id)
 static struct cfs_whole_file *end_backing(struct vnode *n)
 {
 	const struct cfs_vfs_backing *b = n->vfs->passthrough.backing;
-	struct cfs_whole_file *w = n->passing.whole;
+	struct cfs_whole_file *w = n->passthrough.whole;
 
-	if (n->passing.backing && b)
-		b->close(b->arg, n->passing.backing);
+	if (n->passthrough.backing && b)
+		b->close(b->arg, n->passthrough.backing);
 	note_backing(n, 0);
-	n->passing.whole = NULL;
+	n->passthrough.whole = NULL;
 	return w;
 }
 
 /* Whether handles of this node may begin to pass through. */
 static bool may_begin(const struct vnode *n, uint8_t node)
 {
-	const struct passing *p = &n->passing;
+	const struct vnode_passthrough *p = &n->passthrough;
 	uint8_t moved_to;
 
 	return !p->writers && !p->ordinary[node] && !has_passed(p) &&
@@ -150,7 +150,7 @@ static bool begin(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_n
 		cfs_whole_put(w);
 		return false;
 	}
-	n->passing.whole = w;
+	n->passthrough.whole = w;
 	note_backing(n, id);
 	return true;
 }
@@ -158,7 +158,7 @@ static bool begin(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_n
 /* Whether the file that passes through on this node has the content that the open must get. */
 static bool goes_on(struct vnode *n, uint8_t node, const struct cfs_attr *attr, uint64_t asked_ns)
 {
-	const struct passing *p = &n->passing;
+	const struct vnode_passthrough *p = &n->passthrough;
 
 	return p->passed[node] && p->whole && !p->writers &&
 	       cfs_file_is_whole(vnode_file(n), attr, asked_ns, p->whole);
@@ -167,7 +167,7 @@ static bool goes_on(struct vnode *n, uint8_t node, const struct cfs_attr *attr, 
 /* The node that an open has to use. asked: the one in the kernel's request. */
 static uint8_t place(const struct vnode *n, uint8_t asked)
 {
-	const struct passing *p = &n->passing;
+	const struct vnode_passthrough *p = &n->passthrough;
 	uint8_t node = asked;
 
 	if (p->ordinary[0] || p->ordinary[1] || has_passed(p))
@@ -177,9 +177,9 @@ static uint8_t place(const struct vnode *n, uint8_t asked)
 }
 
 static int admit(struct vnode *n, bool any_node, bool writes, const struct cfs_attr *attr,
-		 uint64_t asked_ns, struct passing_handle *h)
+		 uint64_t asked_ns, struct handle_passthrough *h)
 {
-	struct passing *p = &n->passing;
+	struct vnode_passthrough *p = &n->passthrough;
 	bool enabled = n->vfs->passthrough.backing;
 	uint8_t node = place(n, h->node);
 
@@ -204,8 +204,8 @@ static int admit(struct vnode *n, bool any_node, bool writes, const struct cfs_a
 
 /* ---- handles ---- */
 
-int passing_admit(struct vnode *n, int flags, const struct cfs_attr *attr, uint64_t asked_ns,
-		  bool any_node, struct passing_handle *h, int32_t *ret_backing)
+int passthrough_open(struct vnode *n, int flags, const struct cfs_attr *attr, uint64_t asked_ns,
+		     bool any_node, struct handle_passthrough *h, int32_t *ret_backing)
 {
 	struct passthrough *p = &n->vfs->passthrough;
 	bool writes = (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC);
@@ -213,7 +213,7 @@ int passing_admit(struct vnode *n, int flags, const struct cfs_attr *attr, uint6
 
 	pthread_mutex_lock(lock_of(n->vfs, n->node.key));
 	r = admit(n, any_node, writes, attr, asked_ns, h);
-	*ret_backing = r == 0 && h->passed ? n->passing.backing : 0;
+	*ret_backing = r == 0 && h->passed ? n->passthrough.backing : 0;
 	pthread_mutex_unlock(lock_of(n->vfs, n->node.key));
 	if (r == 0 && h->passed) {
 		atomic_fetch_add_explicit(&p->opens, 1, memory_order_relaxed);
@@ -222,15 +222,15 @@ int passing_admit(struct vnode *n, int flags, const struct cfs_attr *attr, uint6
 	return r;
 }
 
-void passing_end(struct vnode *n, const struct passing_handle *h)
+void passthrough_close(struct vnode *n, const struct handle_passthrough *h)
 {
 	struct passthrough *p = &n->vfs->passthrough;
 	struct cfs_whole_file *w = NULL;
 
 	pthread_mutex_lock(lock_of(n->vfs, n->node.key));
-	(h->passed ? n->passing.passed : n->passing.ordinary)[h->node]--;
-	n->passing.writers -= h->writes;
-	if (h->passed && !has_passed(&n->passing))
+	(h->passed ? n->passthrough.passed : n->passthrough.ordinary)[h->node]--;
+	n->passthrough.writers -= h->writes;
+	if (h->passed && !has_passed(&n->passthrough))
 		w = end_backing(n);
 	pthread_mutex_unlock(lock_of(n->vfs, n->node.key));
 	if (h->passed)
@@ -239,15 +239,15 @@ void passing_end(struct vnode *n, const struct passing_handle *h)
 }
 
 /* The whole file of a restored handle is not open in this process, so no open can join it. */
-void passing_restore(struct vnode *n, const struct passing_handle *h)
+void passthrough_restore(struct vnode *n, const struct handle_passthrough *h)
 {
 	pthread_mutex_lock(lock_of(n->vfs, n->node.key));
 	if (h->passed)
 		move(n, OTHER(h->node));
 	else
 		set_node(n, h->node);
-	(h->passed ? n->passing.passed : n->passing.ordinary)[h->node]++;
-	n->passing.writers += h->writes;
+	(h->passed ? n->passthrough.passed : n->passthrough.ordinary)[h->node]++;
+	n->passthrough.writers += h->writes;
 	pthread_mutex_unlock(lock_of(n->vfs, n->node.key));
 	if (h->passed)
 		atomic_fetch_add_explicit(&n->vfs->passthrough.open, 1, memory_order_relaxed);
@@ -264,7 +264,7 @@ static bool adopt(struct cfs_vfs *v, cfs_ino_t ino, int32_t id)
 	if (!n)
 		return false;
 	pthread_mutex_lock(lock_of(v, ino));
-	if (has_passed(&n->passing) && !n->passing.backing) {
+	if (has_passed(&n->passthrough) && !n->passthrough.backing) {
 		note_backing(n, id);
 		adopted = true;
 	}

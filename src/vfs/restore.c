@@ -41,8 +41,8 @@ static int restore_file(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino)
 		return r;
 	}
 	vnode_count(n, h->flags, 1);
-	passing_restore(n, &h->passing);
-	atomic_store(&h->seen, cfs_file_error_mark(vnode_file(n)));
+	passthrough_restore(n, &h->passthrough);
+	atomic_store(&h->err_seq, cfs_file_err_seq(vnode_file(n)));
 	return 0;
 }
 
@@ -52,7 +52,7 @@ static int restore_kind(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino, enum
 	case HANDLE_FILE:
 		return restore_file(v, h, ino);
 	case HANDLE_DIR:
-		atomic_store(&h->seen, closed_mark(v));
+		atomic_store(&h->err_seq, closed_err_seq(v));
 		return dir_restore(v, h, ino);
 	case HANDLE_SPECIAL:
 		return ino_is_special(ino) ? special_restore(v, h, ino) : -ENOENT;
@@ -72,25 +72,25 @@ struct part {
 };
 
 /* A handle that cannot be restored answers as stale. */
-static int restore(struct part *p, struct cfs_handoff_handle *k)
+static int restore(struct part *p, struct cfs_handoff_handle *rec)
 {
 	struct cfs_vfs *v = p->v;
-	uint64_t fh = atomic_load(&k->fh);
+	uint64_t fh = atomic_load(&rec->fh);
 	struct handle *h = handle_claim(&v->handles, fh);
 	int r = -ENOENT;
 
-	if (h && h->record == k) {
-		h->flags = (int)k->flags;
+	if (h && h->record == rec) {
+		h->flags = (int)rec->flags;
 		if (cfs_handoff_header(v->conf.handoff)->version == CFS_HANDOFF_VERSION_PASSTHROUGH)
-			h->passing = (struct passing_handle){
-				.node = k->passing & CFS_HANDOFF_OTHER_NODE,
-				.passed = k->passing & CFS_HANDOFF_PASSED,
-				.writes = (k->flags & O_ACCMODE) != O_RDONLY,
+			h->passthrough = (struct handle_passthrough){
+				.node = rec->passthrough & CFS_HANDOFF_OTHER_NODE,
+				.passed = rec->passthrough & CFS_HANDOFF_PASSED,
+				.writes = (rec->flags & O_ACCMODE) != O_RDONLY,
 			};
-		r = restore_kind(v, h, k->ino, (enum handle_kind)k->kind);
+		r = restore_kind(v, h, rec->ino, (enum handle_kind)rec->kind);
 	}
 	if (r == 0) {
-		atomic_store_explicit(&h->kind, k->kind, memory_order_release);
+		atomic_store_explicit(&h->kind, rec->kind, memory_order_release);
 		p->handles++;
 		return 0;
 	}
@@ -98,8 +98,8 @@ static int restore(struct part *p, struct cfs_handoff_handle *k)
 		atomic_fetch_sub(&v->handles.in_use, 1);
 	if (r != -ENOENT && r != -EBUSY)
 		return r;
-	atomic_store(&k->gen, (uint32_t)(fh >> 32) + 1);
-	atomic_store(&k->fh, 0);
+	atomic_store(&rec->gen, (uint32_t)(fh >> 32) + 1);
+	atomic_store(&rec->fh, 0);
 	p->gone++;
 	return 0;
 }
@@ -108,16 +108,16 @@ static int restore(struct part *p, struct cfs_handoff_handle *k)
 static void *restore_part(void *arg)
 {
 	struct part *p = arg;
-	struct cfs_handoff_handle *k;
+	struct cfs_handoff_handle *rec;
 	int r = 0, none = 0;
 	uint64_t fh;
 	uint32_t i;
 
 	for (i = 0; i < p->n && r == 0 && !atomic_load(p->failed); i++) {
-		k = cfs_handoff_handle(p->v->conf.handoff, i);
-		fh = atomic_load(&k->fh);
-		if (fh && k->ino % p->of == p->number && !handle_find_any(&p->v->handles, fh))
-			r = restore(p, k);
+		rec = cfs_handoff_handle(p->v->conf.handoff, i);
+		fh = atomic_load(&rec->fh);
+		if (fh && rec->ino % p->of == p->number && !handle_find_any(&p->v->handles, fh))
+			r = restore(p, rec);
 	}
 	if (r < 0)
 		atomic_compare_exchange_strong(p->failed, &none, r);
@@ -248,10 +248,10 @@ void cfs_vfs_close_released(struct cfs_vfs *v)
 
 	release_failed(v);
 	while ((fh = handle_next(&v->handles, &pos, &kind)) != 0) {
-		struct cfs_handoff_handle *k =
+		struct cfs_handoff_handle *rec =
 			cfs_handoff_handle(v->conf.handoff, (uint32_t)fh - 1);
 
-		if (!k || !atomic_load(&k->released))
+		if (!rec || !atomic_load(&rec->released))
 			continue;
 		ctx = internal_ctx(v);
 		if (kind == HANDLE_DIR)

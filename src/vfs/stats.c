@@ -107,8 +107,8 @@ static const struct cfs_metric metrics[] = {
 	M("new_dir_absent_total", "Absent names of new directories answered from memory",
 	  newdirs.hits),
 	M("listing_cache_hits_total", "Opens of directories whose listing the kernel has",
-	  kept.hits),
-	M("listing_cache_bytes", "Memory for the listings that the kernel has", kept.bytes),
+	  dircache.hits),
+	M("listing_cache_bytes", "Memory for the listings that the kernel has", dircache.bytes),
 };
 
 const struct cfs_metric_table cfs_vfs_metrics = CFS_METRIC_TABLE(metrics);

@@ -16,7 +16,7 @@
 #define OPENED	   2 /* files opened lately by a program that reads what it lists */
 #define FILES_MIN  16
 #define DIRS_MIN   2
-#define MEMORY	   64 /* files, after which way and got are halved */
+#define MEMORY	   64 /* files, after which passed and opened are halved */
 #define JUDGED	   32 /* files, after which a walk is judged */
 #define WAIT_FIRST 1  /* directories */
 #define WAIT_LAST  4096
@@ -75,7 +75,7 @@ static bool reads_files(struct trees *t)
 	return opened >= OPENED;
 }
 
-static void lead_nowhere(struct trees *t)
+static void back_off(struct trees *t)
 {
 	t->listed = 0;
 	t->wait = CFS_MIN(4 * t->wait, (unsigned)WAIT_LAST);
@@ -115,33 +115,34 @@ static bool is_below_window(struct tree *r, uint32_t files, uint32_t dirs)
 /* Whether the program opens most files that it passes, as far as that can be told. */
 static bool reads_most(const struct tree *r)
 {
-	return 3 * r->got >= 2 * r->way;
+	return 3 * r->opened >= 2 * r->passed;
 }
 
 static bool reads_little(const struct tree *r)
 {
-	return r->way >= JUDGED ? !reads_most(r) : r->way >= JUDGED / 2 && 4 * r->got < r->way;
+	return r->passed >= JUDGED ? !reads_most(r)
+				   : r->passed >= JUDGED / 2 && 4 * r->opened < r->passed;
 }
 
 /* The program has come to this place of the row. */
 static void follow(struct trees *t, struct tree *r, uint64_t place)
 {
 	for (; r->at < place; r->at++) {
-		r->way += at(r, r->at)->files;
-		r->got += at(r, r->at)->opened;
+		r->passed += at(r, r->at)->files;
+		r->opened += at(r, r->at)->opened;
 	}
 	if (reads_little(r)) {
 		r->active = false;
-		lead_nowhere(t);
+		back_off(t);
 	} else if (reads_most(r)) {
 		r->window = CFS_MIN(2 * r->window, (uint32_t)TREE_FILES);
 		r->dirs = CFS_MIN(2 * r->dirs, (uint32_t)TREE_AHEAD);
-		if (r->way >= JUDGED)
+		if (r->passed >= JUDGED)
 			t->wait = WAIT_FIRST;
 	}
-	if (r->way > MEMORY) {
-		r->way /= 2;
-		r->got /= 2;
+	if (r->passed > MEMORY) {
+		r->passed /= 2;
+		r->opened /= 2;
 	}
 }
 
@@ -273,10 +274,10 @@ struct tree *tree_find(struct trees *t, cfs_ino_t parent)
 	if (find_recent(t, parent))
 		r = choose(t, parent);
 	else
-		lead_nowhere(t);
+		back_off(t);
 	if (r) {
 		if (r->active && !r->at)
-			lead_nowhere(t);
+			back_off(t);
 		drop_frames(r);
 		*r = (struct tree){.order = r->order,
 				   .active = true,
@@ -384,7 +385,7 @@ void tree_leave(struct trees *t, struct tree *r, bool failed)
 	r->busy = false;
 	if (failed && r->active) {
 		r->active = false;
-		lead_nowhere(t);
+		back_off(t);
 	}
 	if (!r->active)
 		drop_frames(r);

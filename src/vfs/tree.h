@@ -46,9 +46,9 @@ struct tree {
 	uint64_t used;
 	struct tree_dir row[TREE_ROW];
 	uint64_t at, end; /* places in the row: what the program listed last; behind the last one */
-	uint32_t way, got; /* files passed lately, and how many of them were opened */
-	uint32_t window;   /* files and ... */
-	uint32_t dirs;	   /* ... directories that may be ahead */
+	uint32_t passed, opened; /* files passed lately, and how many of them were opened */
+	uint32_t window;	 /* files and ... */
+	uint32_t dirs;		 /* ... directories that may be ahead */
 };
 
 struct trees {

@@ -10,8 +10,8 @@
 #include "base/table.h"
 #include "base/workers.h"
 #include "cache.h"
+#include "dircache.h"
 #include "dirpages.h"
-#include "kept.h"
 #include "newdirs.h"
 #include "tree.h"
 
@@ -29,17 +29,17 @@ struct vnode {
 	_Atomic bool written;	/* through any handle: cached attributes are outdated */
 	_Atomic bool plocked;	/* POSIX locks were requested */
 	_Atomic uint32_t executed; /* handles of programs that run from it */
-	_Atomic bool set_id;	   /* its mode, as seen last, has setuid or setgid */
+	_Atomic bool set_id;	   /* its mode, as last known, has setuid or setgid */
 	_Atomic(struct cfs_file *) file;
 	struct cfs_handoff_inode *_Atomic mark; /* whether the file has bytes to lose */
 	/* passthrough.c. Protected by its lock of the inode, except reads of node. */
-	struct passing {
+	struct vnode_passthrough {
 		uint32_t passed[2], ordinary[2]; /* handles, by the node that they were opened at */
 		uint32_t writers;		 /* of these */
 		_Atomic uint8_t node;		 /* that look-ups answer with: 0 or 1 */
 		int32_t backing;		 /* id of the file that `passed` read; 0: none */
 		struct cfs_whole_file *whole;	 /* that file; NULL: opened by another process */
-	} passing;
+	} passthrough;
 };
 
 struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino); /* NULL: no memory */
@@ -57,9 +57,7 @@ int vnode_attach(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_ns
 /* Adds own writes to *attr, which the metadata returned for a request made at asked_ns. */
 void vnode_overlay(struct vnode *n, struct cfs_attr *attr, uint64_t asked_ns);
 /* Records whether the mode has setuid or setgid. */
-void see_mode(struct vnode *n, uint16_t mode);
-/* names.c: stores attributes that wait for the file's data (cfs_file_store_change). */
-int store_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino);
+void note_set_id(struct vnode *n, uint16_t mode);
 static inline struct cfs_file *vnode_file(struct vnode *n)
 {
 	return atomic_load_explicit(&n->file, memory_order_acquire);
@@ -77,20 +75,20 @@ struct handle {
 	_Atomic uint32_t gen;
 	_Atomic uint8_t kind;
 	_Atomic bool flocked;
-	_Atomic bool lock_lost;	 /* it had a file lock when the session ended: requests fail */
-	int flags;		 /* of open(2) */
-	_Atomic int64_t atime_s; /* when a read last looked at the access time */
-	uint32_t next_free;	 /* index + 1 */
-	_Atomic uint32_t seen;	 /* errors reported: cfs_file_flush(), closed_report() */
+	_Atomic bool lock_lost;	  /* it had a file lock when the session ended: requests fail */
+	int flags;		  /* of open(2) */
+	_Atomic int64_t atime_s;  /* when a read last looked at the access time */
+	uint32_t next_free;	  /* index + 1 */
+	_Atomic uint32_t err_seq; /* errors reported: cfs_file_flush(), closed_take_error() */
 	_Atomic uint64_t flock_owner;
 	/* cfs_vfs_pin(). Protected by handles.lock. */
 	unsigned pins;
 	bool close_deferred; /* closed while it was pinned */
 	/* How a file was opened, for passthrough.c. */
-	struct passing_handle {
+	struct handle_passthrough {
 		uint8_t node;
 		bool passed, writes;
-	} passing;
+	} passthrough;
 	struct lock_owner *lock_owners;	   /* protected by cfs_vfs.lock_owners_lock */
 	struct cfs_handoff_handle *record; /* NULL: cannot be handed over */
 	union {
@@ -221,11 +219,11 @@ void closed_lost(struct cfs_vfs *v, cfs_ino_t ino, int err);
 void closed_restore(struct cfs_vfs *v);
 /*
  * Where the cursor of losses of a directory's handle starts: before a loss that no directory has
- * reported, else behind all. closed_report() returns the last loss if the cursor is before it, and
+ * reported, else behind all. closed_take_error() returns the last loss if the cursor is before it, and
  * moves the cursor behind it.
  */
-uint32_t closed_mark(struct cfs_vfs *v);
-int closed_report(struct cfs_vfs *v, uint32_t *seen);
+uint32_t closed_err_seq(struct cfs_vfs *v);
+int closed_take_error(struct cfs_vfs *v, uint32_t *err_seq);
 /* True, once for each loss: the file lost bytes after its close. */
 bool closed_take_loss(struct cfs_vfs *v, cfs_ino_t ino);
 /* Waits for files that were closed before. Called by unlocks: locks order writers and readers. */
@@ -258,16 +256,16 @@ struct passthrough {
 void passthrough_init(struct passthrough *p);
 void passthrough_fini(struct passthrough *p);
 /*
- * Decides how a file is opened, and counts the handle until passing_end(). In: h->node is the node
+ * Decides how a file is opened, and counts the handle until passthrough_close(). In: h->node is the node
  * of the kernel's request. any_node: the reply tells the kernel the node instead. *ret_backing: the
  * id for the kernel; 0: an ordinary open. -ESTALE: the kernel has to look the file up again, and
  * finds its other node.
  */
-int passing_admit(struct vnode *n, int flags, const struct cfs_attr *attr, uint64_t asked_ns,
-		  bool any_node, struct passing_handle *h, int32_t *ret_backing);
-void passing_end(struct vnode *n, const struct passing_handle *h);
+int passthrough_open(struct vnode *n, int flags, const struct cfs_attr *attr, uint64_t asked_ns,
+		     bool any_node, struct handle_passthrough *h, int32_t *ret_backing);
+void passthrough_close(struct vnode *n, const struct handle_passthrough *h);
 /* Counts a handle of the previous process. */
-void passing_restore(struct vnode *n, const struct passing_handle *h);
+void passthrough_restore(struct vnode *n, const struct handle_passthrough *h);
 
 struct cfs_vfs {
 	struct cfs_vfs_conf conf;
@@ -278,7 +276,7 @@ struct cfs_vfs {
 	struct cache cache;
 	struct newdirs newdirs;
 	struct dirpages dirpages;
-	struct kept kept;
+	struct dircache dircache;
 	struct access_log log;
 	struct slow_list slow;
 	struct watchdog watchdog;
@@ -289,7 +287,7 @@ struct cfs_vfs {
 	struct cfs_workers *ahead; /* read-ahead over directories */
 	atomic_bool ahead_stopped;
 	_Atomic unsigned n_stats; /* opens of .stats */
-	/* Every request changes these: they are apart from fields that are only read. */
+	/* Every request changes these: they share no cache line with fields that are only read. */
 	char padding[64];
 	_Atomic uint64_t requests, request_ns, read_bytes, written_bytes;
 	char padding2[64];
@@ -322,8 +320,6 @@ bool attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns
  * name may be that of another inode, so the kernel looks it up again, once.
  */
 int stale_if_gone(struct cfs_vfs *v, cfs_ino_t ino, int r);
-/* Releases a file without a name, which the metadata keeps for a handle that was not made. */
-void file_drop_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino);
 /*
  * As cfs_vfs_mknod(). *ret_before: a process that has died made the inode. After -EEXIST *ret is
  * the existing inode; its ino is 0 for a reserved name.
@@ -331,6 +327,8 @@ void file_drop_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t i
 int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 	      bool *ret_before, struct cfs_vfs_entry *ret);
 uint32_t entry_timeout(const struct cfs_vfs *v, const struct cfs_attr *attr);
+/* Stores attributes that wait for the file's data (cfs_file_store_change). */
+int store_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino);
 /*
  * This mount has changed the inode. attr: the result; NULL: not known. seq and asked_ns
  * (cfs_now_ns()) are from before the change.
@@ -371,10 +369,14 @@ static inline struct cfs_ctx permitted(const struct cfs_ctx *ctx)
 	c.check = false;
 	return c;
 }
-/* Stores the access time when it is due. attr: as the metadata has it. */
+
+/* file.c: access times, and files without a name */
 bool keeps_atime(const struct cfs_vfs *v, cfs_ino_t ino);
+/* Stores the access time when it is due. attr: as the metadata has it. */
 void touch_atime(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		 struct cfs_attr *attr);
+/* Releases a file without a name, which the metadata keeps for a handle that was not made. */
+void file_drop_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino);
 
 /* special.c */
 static inline bool ino_is_special(cfs_ino_t ino)

@@ -37,15 +37,15 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 			 CFS_MIN(v->conf.entry_timeout_ms, v->conf.dir_entry_timeout_ms));
 	if (r < 0)
 		goto free_cache;
-	r = kept_init(&v->kept,
-		      CFS_MIN(v->conf.attr_timeout_ms,
-			      CFS_MIN(v->conf.entry_timeout_ms, v->conf.dir_entry_timeout_ms)),
-		      &v->cache);
+	r = dircache_init(&v->dircache,
+			  CFS_MIN(v->conf.attr_timeout_ms,
+				  CFS_MIN(v->conf.entry_timeout_ms, v->conf.dir_entry_timeout_ms)),
+			  &v->cache);
 	if (r < 0)
 		goto free_newdirs;
 	r = dirpages_init(&v->dirpages, conf->pool);
 	if (r < 0)
-		goto free_kept;
+		goto free_dircache;
 	r = handles_init(&v->handles, conf->handoff);
 	if (r < 0)
 		goto free_dirpages;
@@ -92,8 +92,8 @@ free_handles:
 	handles_fini(&v->handles);
 free_dirpages:
 	dirpages_fini(&v->dirpages);
-free_kept:
-	kept_fini(&v->kept);
+free_dircache:
+	dircache_fini(&v->dircache);
 free_newdirs:
 	newdirs_fini(&v->newdirs);
 free_cache:
@@ -107,7 +107,7 @@ int cfs_vfs_flush(struct cfs_vfs *v)
 {
 	enum handle_kind kind;
 	struct cfs_ctx ctx;
-	uint32_t pos = 0, seen;
+	uint32_t pos = 0, err_seq;
 	uint64_t fh;
 	int r;
 
@@ -127,8 +127,8 @@ int cfs_vfs_flush(struct cfs_vfs *v)
 		cfs_vfs_release(v, &ctx, fh);
 	}
 	cfs_data_end_closed(v->conf.data);
-	seen = closed_mark(v);
-	r = closed_report(v, &seen);
+	err_seq = closed_err_seq(v);
+	r = closed_take_error(v, &err_seq);
 	if (v->flush_err == 0)
 		v->flush_err = r;
 	return v->flush_err;
@@ -152,7 +152,7 @@ void cfs_vfs_destroy(struct cfs_vfs *v)
 	access_log_fini(&v->log);
 	handles_fini(&v->handles);
 	dirpages_fini(&v->dirpages);
-	kept_fini(&v->kept);
+	dircache_fini(&v->dircache);
 	newdirs_fini(&v->newdirs);
 	cache_fini(&v->cache);
 	free(v);
@@ -222,7 +222,7 @@ static void hook_session_ended(void *arg, uint64_t sid)
 	locks_session_ended(arg, sid);
 }
 
-static void *hook_keep_unlock(void *arg, cfs_ino_t ino, uint64_t owner, bool posix)
+static void *hook_note_unlock(void *arg, cfs_ino_t ino, uint64_t owner, bool posix)
 {
 	struct cfs_vfs *v = arg;
 
@@ -248,7 +248,7 @@ struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v)
 		.lost = hook_lost,
 		.reloaded = hook_reloaded,
 		.session_ended = hook_session_ended,
-		.keep_unlock = hook_keep_unlock,
+		.note_unlock = hook_note_unlock,
 		.drop_unlock = hook_drop_unlock,
 	};
 }

@@ -15,7 +15,7 @@
 
 #define NEAR	   16	/* places, ahead and behind, of opens out of order */
 #define WINDOW_MIN 4	/* files */
-#define MEMORY	   64	/* places, after which way and got are halved */
+#define MEMORY	   64	/* places, after which passed and opened are halved */
 #define LIST_AFTER 2	/* opens, doubled with each listing that was of no use */
 #define LIST_LAST  4096 /* opens */
 #define VAIN	   64	/* opens without a walk, after which a listing is dropped */
@@ -75,7 +75,8 @@ static bool is_near(const struct walk_stream *s, uint32_t place)
 /* Without gaps three opens are enough. */
 static bool is_walk(const struct walk_stream *s)
 {
-	return s->got == s->way ? s->got >= 3 : s->got >= 4 && 3 * s->got >= 2 * s->way;
+	return s->opened == s->passed ? s->opened >= 3
+				      : s->opened >= 4 && 3 * s->opened >= 2 * s->passed;
 }
 
 static void advance(struct walk_stream *s, uint32_t place)
@@ -83,23 +84,23 @@ static void advance(struct walk_stream *s, uint32_t place)
 	uint32_t step;
 
 	if (place <= s->end) {
-		s->got += !(s->seen >> (s->end - place) & 1);
-		s->seen |= 1ULL << (s->end - place);
-		s->way += s->begin > place ? s->begin - place : 0;
+		s->opened += !(s->opened_map >> (s->end - place) & 1);
+		s->opened_map |= 1ULL << (s->end - place);
+		s->passed += s->begin > place ? s->begin - place : 0;
 		s->begin = CFS_MIN(s->begin, place);
 	} else {
 		step = place - s->end;
-		s->seen = s->seen << step | 1;
+		s->opened_map = s->opened_map << step | 1;
 		s->end = place;
-		s->way += step;
+		s->passed += step;
 		s->run += step;
-		s->got++;
+		s->opened++;
 	}
-	if (s->way > MEMORY) {
-		s->way /= 2;
-		s->got /= 2;
+	if (s->passed > MEMORY) {
+		s->passed /= 2;
+		s->opened /= 2;
 	}
-	if (2 * s->got < s->way)
+	if (2 * s->opened < s->passed)
 		s->window = s->run = 0;
 	else if (!s->window)
 		s->window = is_walk(s) ? WINDOW_MIN : 0;
@@ -131,9 +132,9 @@ static struct walk_stream *stream_of(struct walk *k, uint64_t now, enum order or
 				  .begin = place,
 				  .end = place,
 				  .ahead = place + 1,
-				  .way = 1,
-				  .got = 1,
-				  .seen = 1};
+				  .passed = 1,
+				  .opened = 1,
+				  .opened_map = 1};
 	return s;
 }
 

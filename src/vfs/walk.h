@@ -47,14 +47,14 @@ struct listed listing_get(const struct listing *l, enum order order, uint32_t pl
 
 /* Opens that follow an order of a directory, of one process or several. */
 struct walk_stream {
-	uint64_t used; /* 0: free */
-	uint64_t seen; /* bit i: the file i places before the end was opened */
+	uint64_t used;	     /* 0: free */
+	uint64_t opened_map; /* bit i: the file i places before the end was opened */
 	enum order order;
 	uint32_t begin;	 /* the first place that was opened, and ... */
 	uint32_t end;	 /* ... the farthest */
 	uint32_t ahead;	 /* files before this place were fetched */
-	uint32_t way;	 /* places advanced lately, and ... */
-	uint32_t got;	 /* ... how many of them were opened */
+	uint32_t passed; /* places advanced lately, and ... */
+	uint32_t opened; /* ... how many of them were opened */
 	uint32_t run;	 /* since the window last grew */
 	uint32_t window; /* files; 0: not known to be a walk */
 };

@@ -252,7 +252,7 @@ static int do_copy(struct request *q)
 
 static int do_fsync(struct request *q)
 {
-	return cfs_vfs_fsync(q->m->vfs, &q->ctx, fh_of(q, 1), false);
+	return cfs_vfs_fsync(q->m->vfs, &q->ctx, fh_of(q, 1));
 }
 
 static int do_flush(struct request *q)

@@ -73,7 +73,7 @@ static void use_handles(struct cfs_handoff *k)
 			continue;
 		n = 0;
 		cfs_vfs_readdir(vfs, &c, fh, i, false, take_name, &n);
-		cfs_vfs_fsync(vfs, &c, fh, false);
+		cfs_vfs_fsync(vfs, &c, fh);
 		cfs_vfs_flush_file(vfs, &c, fh, 7);
 		if (i % 2)
 			cfs_vfs_release(vfs, &c, fh);

@@ -466,7 +466,7 @@ static struct {
 	_Atomic int kept, dropped;
 } notes;
 
-static void *keep_unlock(void *arg, cfs_ino_t ino, uint64_t owner, bool posix)
+static void *note_unlock(void *arg, cfs_ino_t ino, uint64_t owner, bool posix)
 {
 	(void)arg;
 	(void)ino;
@@ -492,7 +492,7 @@ static void test_lost_answer_to_a_lock(void **state)
 	cfs_ino_t f = make_file(test_dir("lost-lock"), "f");
 	struct cfs_ctx c = as_root();
 
-	vol.m->hooks.keep_unlock = keep_unlock;
+	vol.m->hooks.note_unlock = note_unlock;
 	vol.m->hooks.drop_unlock = drop_unlock;
 	OK(plock(vol.m, f, 3, CFS_LOCK_WRITE, 20, 29));
 	atomic_store(&engine_hooks.flock, lost_flock);
@@ -514,7 +514,7 @@ static void test_lost_answer_to_a_lock(void **state)
 	OK(plock(vol.m, f, 3, CFS_LOCK_NONE, 0, MAX));
 	OK(cfs_meta_flock(vol.other, &c, f, 7, CFS_LOCK_NONE, false));
 	OK(plock(vol.other, f, 7, CFS_LOCK_NONE, 0, MAX));
-	vol.m->hooks.keep_unlock = NULL;
+	vol.m->hooks.note_unlock = NULL;
 	vol.m->hooks.drop_unlock = NULL;
 }
 

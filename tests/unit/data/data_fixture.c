@@ -664,10 +664,10 @@ ssize_t read_at(struct cfs_file *f, uint64_t off, void *dst, uint32_t len)
 
 int flush(struct cfs_file *f)
 {
-	uint32_t seen = cfs_file_error_mark(f);
+	uint32_t err_seq = cfs_file_err_seq(f);
 	struct cfs_ctx cx = ctx();
 
-	return cfs_file_flush(f, &cx, seen);
+	return cfs_file_flush(f, &cx, err_seq);
 }
 
 uint32_t rnd(uint64_t *seed, uint32_t below)

@@ -30,7 +30,7 @@ static int close_later(struct closed *c, cfs_deadline_t deadline)
 
 	cx.deadline = deadline;
 	atomic_store(&c->err, NONE);
-	return cfs_file_flush_later(c->f, &cx, cfs_file_error_mark(c->f), ended, c);
+	return cfs_file_flush_later(c->f, &cx, cfs_file_err_seq(c->f), ended, c);
 }
 
 /* Inode ino with so many bytes, closed. */
@@ -148,10 +148,10 @@ static int fsync_of_now;
 static void sync_meanwhile(void *arg, int err)
 {
 	struct closed *c = arg;
-	uint32_t seen = cfs_file_error_mark(c->f);
+	uint32_t err_seq = cfs_file_err_seq(c->f);
 	struct cfs_ctx cx = ctx();
 
-	fsync_of_now = cfs_file_fsync(c->f, &cx, &seen);
+	fsync_of_now = cfs_file_fsync(c->f, &cx, &err_seq);
 	ended(arg, err);
 }
 
@@ -307,7 +307,7 @@ static void all_files_are_stored_at_a_time(void **state)
 		f[i] = closed_file(v, i + 1, "bytes");
 	/* The close of this one has not waited long enough: no handle has it any more. */
 	cx.deadline = cfs_deadline_in(1);
-	assert_int_equal(cfs_file_flush(f[2].f, &cx, cfs_file_error_mark(f[2].f)), -EIO);
+	assert_int_equal(cfs_file_flush(f[2].f, &cx, cfs_file_err_seq(f[2].f)), -EIO);
 	cfs_file_put(f[2].f);
 	assert_int_equal(pthread_create(&thread, NULL, store_all, v), 0);
 	WAIT_FOR(puts_that_wait(v) == 3);

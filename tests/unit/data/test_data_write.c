@@ -155,7 +155,7 @@ static void put_fault_that_ends(void **state)
 	uint32_t first, second;
 	char buf[6];
 
-	first = second = cfs_file_error_mark(f);
+	first = second = cfs_file_err_seq(f);
 	v->object.fail_puts = 1000000;
 	assert_int_equal(write_at(f, 0, "abcdef", 6), 0);
 	assert_int_equal(cfs_file_fsync(f, &cx, &first), -EIO);
@@ -195,7 +195,7 @@ static void lasting_put_fault(void **state)
 
 	assert_int_equal(write_at(f, 0, "abc", 3), 0);
 	assert_int_equal(flush(f), 0);
-	first = second = cfs_file_error_mark(f);
+	first = second = cfs_file_err_seq(f);
 	v->object.fail_puts = 1000000;
 	for (i = 0; i < CFS_ARRAY_SIZE(others); i++)
 		assert_int_equal(cfs_page_get(v->pool, CFS_PAGE_LARGE, CFS_USE_WRITE, cx.deadline,
@@ -251,19 +251,19 @@ static void slow_store(void **state)
 	struct volume *v = volume_new((struct options){0});
 	struct cfs_file *f = open_file(v, 1);
 	struct cfs_ctx cx = cfs_ctx_internal(50);
-	uint32_t seen = cfs_file_error_mark(f);
+	uint32_t err_seq = cfs_file_err_seq(f);
 	char buf[6];
 
 	set_closed(&v->object, true);
 	assert_int_equal(write_at(f, 0, "abc", 3), 0);
-	assert_int_equal(cfs_file_flush(f, &cx, seen), -EIO);
+	assert_int_equal(cfs_file_flush(f, &cx, err_seq), -EIO);
 	/* A frozen slice takes no more writes; this is a second one over the first. */
 	assert_int_equal(write_at(f, 2, "cdef", 4), 0);
 	assert_int_equal(read_at(f, 0, buf, 6), 6);
 	assert_memory_equal(buf, "abcdef", 6);
 	set_closed(&v->object, false);
 	cx = ctx();
-	assert_int_equal(cfs_file_flush(f, &cx, seen), 0);
+	assert_int_equal(cfs_file_flush(f, &cx, err_seq), 0);
 	assert_int_equal(v->meta.chunk[1][0].n, 2);
 	assert_int_equal(v->meta.chunk[1][0].v[0].len, 3);
 	assert_int_equal(v->meta.attr[1].length, 6);

@@ -494,23 +494,23 @@ static void lost_data_is_told_once_per_handle(void **state)
 	/* The second process reported it to no caller either. */
 	crash(&restored);
 	c = ctx();
-	assert_int_equal(cfs_vfs_fsync(vfs, &c, calm, false), 0);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, calm), 0);
 	/* Any number of closes do not take it from the fsync. */
 	assert_int_equal(cfs_vfs_flush_file(vfs, &c, writer, 0), -EIO);
 	assert_int_equal(cfs_vfs_flush_file(vfs, &c, writer, 0), -EIO);
-	assert_int_equal(cfs_vfs_fsync(vfs, &c, writer, false), -EIO);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, writer), -EIO);
 	assert_int_equal(cfs_vfs_flush_file(vfs, &c, writer, 0), 0);
 	/* The answer may have gone with the process: the kernel asks again. */
 	crash(&restored);
 	c = ctx();
 	assert_int_equal(restored.lost, 0);
-	assert_int_equal(cfs_vfs_fsync(vfs, &c, writer, false), -EIO);
-	assert_int_equal(cfs_vfs_fsync(vfs, &c, writer, false), 0);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, writer), -EIO);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, writer), 0);
 	crash(&restored);
 	c = ctx();
-	assert_int_equal(cfs_vfs_fsync(vfs, &c, writer, false), 0);
-	assert_int_equal(cfs_vfs_fsync(vfs, &c, other, false), -EIO);
-	assert_int_equal(cfs_vfs_fsync(vfs, &c, other, false), 0);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, writer), 0);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, other), -EIO);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, other), 0);
 	/* Stored data is not lost. */
 	assert_int_equal(cfs_vfs_write(vfs, &c, writer, 0, false, &iov, 1, &off), 0);
 	atomic_store(data.mark, 1);
@@ -518,7 +518,7 @@ static void lost_data_is_told_once_per_handle(void **state)
 	crash(&restored);
 	c = ctx();
 	assert_int_equal(restored.lost, 0);
-	assert_int_equal(cfs_vfs_fsync(vfs, &c, writer, false), 0);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, writer), 0);
 	release(writer);
 	release(other);
 	release(calm);
@@ -585,7 +585,7 @@ static void assert_answers(uint64_t fh, int want)
 	uint64_t off;
 
 	assert_int_equal(cfs_vfs_write(vfs, &c, fh, 0, false, &iov, 1, &off), want);
-	assert_int_equal(cfs_vfs_fsync(vfs, &c, fh, false), want);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, fh), want);
 	assert_int_equal(cfs_vfs_flush_file(vfs, &c, fh, 0), want);
 	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 1, CFS_LOCK_READ, false), want);
 }
@@ -607,7 +607,7 @@ static void a_lost_lock_fails_its_handle(void **state)
 	assert_int_equal(cfs_vfs_setlk(vfs, &c, posix, 42, &lock, false), 0);
 	/* Locks that were given back are not lost. */
 	meta.hooks.session_ended(meta.hooks.arg, 7);
-	assert_int_equal(cfs_vfs_fsync(vfs, &c, posix, false), 0);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, posix), 0);
 	assert_int_equal(atomic_load(&cfs_handoff_header(handoff)->ended_sid), 7);
 	meta.holds_locks = true;
 	meta.sid = 8;
@@ -621,7 +621,7 @@ static void a_lost_lock_fails_its_handle(void **state)
 	crash(&restored);
 	c = ctx();
 	assert_answers(posix, -EIO);
-	assert_int_equal(cfs_vfs_fsync(vfs, &c, plain, false), 0);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, plain), 0);
 	assert_int_equal(meta.assumed, 2); /* plain has a BSD lock by now, posix had one */
 	release(posix);
 	release(plain);
@@ -649,7 +649,7 @@ static void unlocks_are_handed_over(void **state)
 
 	begin();
 	for (i = 0; i < 3; i++)
-		notes[i] = meta.hooks.keep_unlock(meta.hooks.arg, FIRST_INO + 1, 100 << i, true);
+		notes[i] = meta.hooks.note_unlock(meta.hooks.arg, FIRST_INO + 1, 100 << i, true);
 	meta.hooks.drop_unlock(meta.hooks.arg, notes[1]);
 	meta.unlocks_again = 0;
 	crash(&restored);

@@ -104,9 +104,9 @@ static void the_file_reports_its_loss_once(void **state)
 	c = ctx();
 	fh = open_file(1, O_RDWR);
 	other = open_file(2, O_RDWR);
-	assert_int_equal(cfs_vfs_fsync(vfs, &c, other, false), 0);
-	assert_int_equal(cfs_vfs_fsync(vfs, &c, fh, false), -EIO);
-	assert_int_equal(cfs_vfs_fsync(vfs, &c, fh, false), 0);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, other), 0);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, fh), -EIO);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, fh), 0);
 	release(fh);
 	release(other);
 }
@@ -122,7 +122,7 @@ static int sync_file(int i)
 {
 	struct cfs_ctx c = ctx();
 	uint64_t fh = open_file(i, O_RDWR);
-	int r = cfs_vfs_fsync(vfs, &c, fh, false);
+	int r = cfs_vfs_fsync(vfs, &c, fh);
 
 	release(fh);
 	return r;

@@ -26,7 +26,7 @@ static void stale_handles_are_refused(void **state)
 	assert_int_equal(release(fh), 0);
 	other = open_file(2, O_RDONLY);
 	assert_int_not_equal(fh, other);
-	assert_int_equal(cfs_vfs_fsync(vfs, &c, fh, false), -EBADF);
+	assert_int_equal(cfs_vfs_fsync(vfs, &c, fh), -EBADF);
 	assert_int_equal(release(fh), -EBADF);
 	assert_int_equal(release(0), -EBADF);
 	assert_int_equal(release(UINT64_MAX), -EBADF);

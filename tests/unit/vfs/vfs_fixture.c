@@ -481,12 +481,12 @@ void cfs_file_end_stream(struct cfs_file *f, uint64_t stream)
 {
 }
 
-uint32_t cfs_file_error_mark(struct cfs_file *f)
+uint32_t cfs_file_err_seq(struct cfs_file *f)
 {
 	return 0;
 }
 
-int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen)
+int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t err_seq)
 {
 	pthread_mutex_lock(&meta.lock);
 	data.flushes++;
@@ -497,12 +497,12 @@ int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen)
 	return 0;
 }
 
-int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen)
+int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *err_seq)
 {
-	return cfs_file_flush(f, ctx, *seen);
+	return cfs_file_flush(f, ctx, *err_seq);
 }
 
-int cfs_file_flush_later(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen,
+int cfs_file_flush_later(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t err_seq,
 			 cfs_file_closed_fn closed, void *arg)
 {
 	if (data.closed)

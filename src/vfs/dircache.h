@@ -15,8 +15,8 @@
  * open on are forgotten, and sequences end that become too large. Then the kernel lists again, and
  * a place in a forgotten sequence is found by counting.
  */
-#ifndef CFS_VFS_KEPT_H
-#define CFS_VFS_KEPT_H
+#ifndef CFS_VFS_DIRCACHE_H
+#define CFS_VFS_DIRCACHE_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -27,28 +27,29 @@
 
 #include "cache.h"
 
-#define KEPT_BUCKETS   1024
-#define KEPT_DIRS_MAX  2048	  /* directories that no handle is open on */
-#define KEPT_NAMES_MAX (1u << 18) /* in one directory */
-#define KEPT_BYTES_MAX (4u << 20) /* of all sequences, and of what kept_leave() has returned */
+#define DIRCACHE_BUCKETS   1024
+#define DIRCACHE_DIRS_MAX  2048	      /* directories that no handle is open on */
+#define DIRCACHE_NAMES_MAX (1u << 18) /* in one directory */
+#define DIRCACHE_BYTES_MAX                                                                         \
+	(4u << 20) /* of all sequences, and of what dircache_detach() has returned */
 
-struct kept_dir;
+struct dircache_dir;
 
-struct kept {
+struct dircache {
 	uint64_t timeout_ms;  /* 0: nothing is kept */
 	struct cache *cache;  /* numbers the changes that this mount makes; borrowed */
 	pthread_mutex_t lock; /* protects the tables, and all directories; a leaf */
-	struct kept_dir *bucket[KEPT_BUCKETS];
-	TAILQ_HEAD(, kept_dir) closed; /* no handle is open, least recent first */
+	struct dircache_dir *bucket[DIRCACHE_BUCKETS];
+	TAILQ_HEAD(, dircache_dir) closed; /* no handle is open, least recent first */
 	unsigned n_closed;
-	_Atomic size_t bytes;  /* see KEPT_BYTES_MAX */
+	_Atomic size_t bytes;  /* see DIRCACHE_BYTES_MAX */
 	_Atomic uint64_t hits; /* opens for which the kernel had the listing */
 	_Atomic unsigned n_open;
 	_Atomic uint32_t generation; /* of the sequence made last */
 };
 
 /* A reading of a directory from its beginning. Owned by a handle; one thread at a time. */
-struct kept_pass {
+struct dircache_pass {
 	uint32_t sequence; /* of the offsets given out */
 	uint32_t before;   /* the previous one, of offsets up to before_end */
 	uint64_t before_end;
@@ -60,45 +61,47 @@ struct kept_pass {
 	uint32_t completed;
 };
 
-int kept_init(struct kept *k, uint64_t timeout_ms, struct cache *cache);
-void kept_fini(struct kept *k);
+int dircache_init(struct dircache *c, uint64_t timeout_ms, struct cache *cache);
+void dircache_fini(struct dircache *c);
 
 /*
  * A handle is opened; p is all zeros. NULL: its replies must not go into the kernel's listing.
  * *ret_valid: the kernel need not drop its listing (FOPEN_KEEP_CACHE).
  */
-struct kept_dir *kept_open(struct kept *k, struct kept_pass *p, cfs_ino_t ino, uint64_t now_ms,
-			   bool *ret_valid);
+struct dircache_dir *dircache_open(struct dircache *c, struct dircache_pass *p, cfs_ino_t ino,
+				   uint64_t now_ms, bool *ret_valid);
 /* A handle of an earlier process, which may have let the kernel keep a listing. */
-struct kept_dir *kept_restore(struct kept *k, struct kept_pass *p, cfs_ino_t ino, uint64_t now_ms);
-void kept_close(struct kept *k, struct kept_dir *d, struct kept_pass *p);
+struct dircache_dir *dircache_restore(struct dircache *c, struct dircache_pass *p, cfs_ino_t ino,
+				      uint64_t now_ms);
+void dircache_close(struct dircache *c, struct dircache_dir *d, struct dircache_pass *p);
 
 /* d may be NULL in all below: then each pass has a sequence of its own. */
-void kept_begin(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint64_t seq,
-		uint64_t now_ms); /* seq: cache_seq() from before it is read */
+void dircache_begin(struct dircache *c, struct dircache_dir *d, struct dircache_pass *p,
+		    uint64_t seq, uint64_t now_ms); /* seq: cache_seq() from before it is read */
 /* The sequence of the offset behind name number `index` of the directory. hash: of the name. */
-uint32_t kept_name(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint64_t index,
-		   uint64_t hash);
+uint32_t dircache_add_name(struct dircache *c, struct dircache_dir *d, struct dircache_pass *p,
+			   uint64_t index, uint64_t hash);
 /* The pass has read all names of the directory, `n`. */
-void kept_end(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint64_t n, uint64_t now_ms);
+void dircache_end(struct dircache *c, struct dircache_dir *d, struct dircache_pass *p, uint64_t n,
+		  uint64_t now_ms);
 /* Whether the pass has given out this offset, behind `n` names. */
-bool kept_is_own(const struct kept_pass *p, uint32_t sequence, uint64_t n);
+bool dircache_is_own(const struct dircache_pass *p, uint32_t sequence, uint64_t n);
 /*
  * Gives the pass a sequence of its own. Returns the first n names of `sequence`, sorted, for
- * kept_has() until kept_return(). NULL: the sequence is forgotten, or there is no memory.
+ * dircache_has_name() until dircache_free_names(). NULL: the sequence is forgotten, or there is no memory.
  */
-uint64_t *kept_leave(struct kept *k, struct kept_dir *d, struct kept_pass *p, uint32_t sequence,
-		     uint64_t n);
-void kept_return(struct kept *k, uint64_t *names, uint64_t n); /* or NULL */
-bool kept_has(const uint64_t *sorted, uint64_t n, uint64_t hash);
+uint64_t *dircache_detach(struct dircache *c, struct dircache_dir *d, struct dircache_pass *p,
+			  uint32_t sequence, uint64_t n);
+void dircache_free_names(struct dircache *c, uint64_t *names, uint64_t n); /* or NULL */
+bool dircache_has_name(const uint64_t *sorted, uint64_t n, uint64_t hash);
 
 /* How long the kernel may keep attributes of a directory: no longer than a listing in use. */
-uint32_t kept_limit(struct kept *k, cfs_ino_t ino, uint64_t now_ms, uint32_t attr_ms);
+uint32_t dircache_attr_limit(struct dircache *c, cfs_ino_t ino, uint64_t now_ms, uint32_t attr_ms);
 /*
  * True: a handle is open on the directory, and the kernel must drop its listing. The caller makes
- * the kernel drop it, and then passes *ret_which to kept_dropped().
+ * the kernel drop it, and then passes *ret_which to dircache_dropped().
  */
-bool kept_has_expired(struct kept *k, cfs_ino_t ino, uint64_t now_ms, uint32_t *ret_which);
-void kept_dropped(struct kept *k, cfs_ino_t ino, uint32_t which);
+bool dircache_has_expired(struct dircache *c, cfs_ino_t ino, uint64_t now_ms, uint32_t *ret_which);
+void dircache_dropped(struct dircache *c, cfs_ino_t ino, uint32_t which);
 
 #endif

@@ -111,7 +111,8 @@ uint64_t cfs_group_service_us(uint64_t ns, uint64_t bytes, uint64_t answers);
 bool cfs_group_shares(struct cfs_group *g);
 /*
  * Bytes of a block from a member that should have it. Returns len. -ENOENT: the caller reads object
- * storage instead, for whatever reason. nowait: -EAGAIN when a peer would have to be asked. hedge
+ * storage instead, for whatever reason. -EREMCHG: the same, and keeps the block, as requests that
+ * its owner refuses fail over to this member. nowait: -EAGAIN when a peer would have to be asked. hedge
  * (may be NULL) runs when the answer is late, as far as hedge_percent allows; -EALREADY: the hedge
  * has the bytes.
  */

@@ -263,8 +263,10 @@ enum cfs_place {
 struct cfs_tier_ops {
 	const char *name;
 	bool local; /* local: its blocks are cheap to read again and not kept in memory */
-	/* As cfs_object_get_fn for a range of a block; -ENOENT: a miss. nowait: -EAGAIN rather than
-	 * wait. */
+	/*
+	 * As cfs_object_get_fn for a range of a block; -ENOENT: a miss. nowait: -EAGAIN rather than
+	 * wait. -EREMCHG: a miss, and the block's place is CFS_PLACE_HERE for this read.
+	 */
 	ssize_t (*get)(void *tier, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
 		       int n_dst, bool nowait, cfs_deadline_t deadline);
 	/*

@@ -262,6 +262,7 @@ static int run(struct flight *f, const struct cfs_workers *w)
 			return 0;
 		if (!w && got == -EAGAIN)
 			return -EAGAIN;
+		cfs_route_missed(&f->route, f->source, got);
 		enter(f, got == -EALREADY ? s->n_tiers : f->source + 1);
 		if (got == -EALREADY)
 			return 0;

@@ -82,6 +82,7 @@ int cfs_range_read(struct cfs_store *s, struct cfs_miss *m, struct cfs_segs *ret
 		return r < 0 ? r : 1;
 	}
 	cfs_page_unref(page);
+	cfs_route_missed(&m->route, i, got);
 	m->route.from = i + 1;
 	return 0;
 }

@@ -59,6 +59,12 @@ void cfs_route_place(const struct cfs_store *s, const struct cfs_block *b, struc
 	}
 }
 
+void cfs_route_missed(struct cfs_route *route, unsigned tier, ssize_t err)
+{
+	if (err == -EREMCHG && tier == route->placer)
+		route->place = CFS_PLACE_HERE;
+}
+
 void cfs_route_offer(struct cfs_store *s, const struct cfs_route *route, const struct cfs_block *b,
 		     const struct cfs_segs *data, unsigned source, bool nowait)
 {

@@ -256,6 +256,8 @@ struct cfs_route {
 /* Fills in all but the place, which costs time and which a hit in a local tier does not need. */
 struct cfs_route cfs_route_find(const struct cfs_store *s, const struct cfs_block *b);
 void cfs_route_place(const struct cfs_store *s, const struct cfs_block *b, struct cfs_route *route);
+/* A tier's get has ended with this error. */
+void cfs_route_missed(struct cfs_route *route, unsigned tier, ssize_t err);
 /* A read of a range that memory does not have, on its way through the states. */
 struct cfs_miss {
 	const struct cfs_block *block;

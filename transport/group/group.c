@@ -360,8 +360,10 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_snapshot *v,
 		struct group_node *node = owners[i].node;
 		unsigned failover = owners[i].failover ? CFS_PEER_FAILOVER : 0;
 
-		if (node->member.self && failover)
+		if (node->member.self && failover) {
+			r = *ret_asked ? -EREMCHG : r;
 			break;
+		}
 		if (node->member.self) {
 			if (!node->member.fresh && !v->drained)
 				return -ENOENT;
@@ -406,7 +408,7 @@ ssize_t cfs_group_read(struct cfs_group *g, const struct cfs_peer_block *b, uint
 		atomic_fetch_add(&g->stat.misses, 1);
 	if (r != -ENOENT)
 		atomic_fetch_add(&g->stat.fallbacks, 1);
-	return -ENOENT;
+	return r == -EREMCHG ? r : -ENOENT;
 }
 
 void cfs_group_hint(struct cfs_group *g, const struct cfs_peer_block *b, enum cfs_peer_hint hint)

@@ -206,3 +206,20 @@ def test_a_killed_reader_does_not_wait_for_the_owner(ws):
         p.stdout.close()
     finally:
         os.kill(b.pid(), signal.SIGCONT)
+
+
+@pytest.mark.deadline(150)
+def test_blocks_that_their_owner_refuses(ws):
+    """Their reader is the only other member, so it keeps them: the bucket is not asked for each part that is read."""
+    team = Team(ws, 2)
+    want = make_file(team, SMALL)
+    data = the_bytes(team, want)
+    before = sum(team.fetched().values())
+    a = team.join(0, UNCACHED)
+    team.join(1, UNCACHED + ",group-max-requests=1")
+    team.settle()
+    r = Reader(a, data, 4 * KIB)
+    r.anywhere(600)
+    r.close()
+    assert a.stat("peer_fallbacks_total") > 0
+    assert sum(team.fetched().values()) - before <= 3 * SMALL // BLOCK, team.account()

@@ -477,6 +477,59 @@ static void test_serves_while_it_fills(void **state)
 	end_asker();
 }
 
+static void refuse_busy(void *arg, struct cfs_peer_request *req)
+{
+	cfs_peer_answer(req, &(struct cfs_peer_answer){.err = -EBUSY, .fd = -1});
+}
+
+static const struct cfs_peer_serve_ops busy_blocks = {.get = refuse_busy};
+
+static uint64_t blocks_on_disk(void)
+{
+	WAIT_FOR(metric_of(&cfs_store_metrics, store, "disk_cache_pending_bytes", NULL) == 0);
+	return metric_of(&cfs_disk_metrics, disk, "disk_cache_blocks", NULL);
+}
+
+/*
+ * Reads of blocks whose owner refuses them at once, as one with a hung disk does, are each a GET
+ * where no other member would be asked for them.
+ */
+static void test_refused_blocks_are_kept(void **state)
+{
+	struct cfs_group_conf busy = group_conf(ASKER, 100);
+	struct cfs_peer_block pb = {.slice = 1, .len = BLOCK};
+	enum cfs_source source;
+	struct cfs_segs segs;
+	unsigned i, gets = 0;
+
+	snprintf(disk_dir, sizeof(disk_dir), "/tmp/cachefs-peers.XXXXXX");
+	assert_non_null(mkdtemp(disk_dir));
+	busy.ops = &busy_blocks;
+	busy.keeps = NULL;
+	set_up_both(64 * MIB, false, busy);
+	for (i = 0; i < 2; i++) {
+		const struct cfs_pattern pattern = {.random = i > 0};
+
+		/* A refusal on a busy machine may be late. */
+		for (; blocks_on_disk() == i && pb.slice < 100; pb.slice++) {
+			const struct cfs_block b = {.slice = pb.slice, .len = BLOCK};
+
+			if (cfs_group_owns(cfs_peers_group(peers), &pb))
+				continue;
+			cfs_segs_init(&segs);
+			assert_int_equal(cfs_store_fetch(store, &b, 0, i ? 4096 : BLOCK, pattern,
+							 soon(), &segs, &source),
+					 0);
+			cfs_segs_release(&segs);
+			gets++;
+		}
+		assert_int_equal(blocks_on_disk(), i + 1);
+		assert_int_equal(bucket.gets, gets);
+	}
+	end_owner();
+	end_asker();
+}
+
 static struct {
 	struct cfs_group *group;
 	_Atomic unsigned hints;
@@ -583,6 +636,7 @@ int main(void)
 		cmocka_unit_test(test_leaving_while_asked),
 		cmocka_unit_test(test_map_tells_what_is_cached),
 		cmocka_unit_test(test_serves_while_it_fills),
+		cmocka_unit_test(test_refused_blocks_are_kept),
 		cmocka_unit_test(test_popular_blocks_are_copied),
 	};
 

@@ -19,9 +19,6 @@
 #include "meta/setting/setting-internal.h"
 
 enum { INODE_BATCH = 1024, SLICE_BATCH = 4096 };
-/* Left out when the database went back in time: more than it can have forgotten. */
-#define INODE_GAP (INT64_C(1) << 24)
-#define SLICE_GAP (INT64_C(1) << 32)
 enum { LEAVE_MS = 3000 }; /* deadline of cfs_meta_leave(): a successor process waits */
 
 int cfs_core_check_name(const char *name, size_t len)
@@ -135,10 +132,10 @@ static void destroy(struct cfs_meta *m)
 
 static int create_parts(struct cfs_meta *m)
 {
-	int rc = cfs_ids_init(&m->inode_ids, "nextInode", INODE_BATCH, INODE_GAP);
+	int rc = cfs_ids_init(&m->inode_ids, "nextInode", INODE_BATCH, CFS_INODE_GAP);
 
 	if (!rc)
-		rc = cfs_ids_init(&m->slice_ids, "nextChunk", SLICE_BATCH, SLICE_GAP);
+		rc = cfs_ids_init(&m->slice_ids, "nextChunk", SLICE_BATCH, CFS_SLICE_GAP);
 	if (!rc)
 		rc = cfs_acl_cache_create(&m->acls);
 	if (!rc)

@@ -34,6 +34,14 @@ struct cfs_engine;
 #define CFS_USAGE_MAX (INT64_MAX / 2)
 
 /*
+ * Left out when a database may have forgotten numbers that it has given: more than it can have
+ * forgotten. Slice ids name cached blocks, which outlive mounts: theirs also covers a restored backup.
+ */
+#define CFS_INODE_GAP	(INT64_C(1) << 24)
+#define CFS_SLICE_GAP	(INT64_C(1) << 32)
+#define CFS_SESSION_GAP INT64_C(1024)
+
+/*
  * The changes of usage by an operation. dirs[]: counts the direct entries of a directory
  * (dir_stats). No limit holds for names, each of which counts the file's whole length: an engine
  * removes statistics that would leave +-CFS_USAGE_MAX, and queries compute them.
@@ -172,7 +180,10 @@ struct cfs_engine_ops {
 	int (*destroy)(CFS_ENG, CFS_CTX);
 
 	/* -- counters: names and meaning of volume-format section 3 (SQL) -- */
-	/* Adds n atomically. *ret_old: the value before, which is the first of n allocated ids. */
+	/*
+	 * Adds n atomically. *ret_old: the first of n allocated ids. A server that may have
+	 * forgotten ids leaves out CFS_*_GAP of them.
+	 */
 	int (*add_counter)(CFS_ENG, CFS_CTX, const char *name, int64_t n, int64_t *ret_old);
 	int (*get_counters)(CFS_ENG, CFS_CTX, int64_t *ret_used_space, int64_t *ret_inodes);
 	/*

@@ -16,6 +16,9 @@
 /* A longer wait for a row lock fails, and the transaction is retried within its deadline. */
 #define LOCK_WAIT_S 2
 
+/* Of UUID_SHORT() the part that stays: the second of the start, below 8 bits of the id. */
+#define SERVER "CAST((UUID_SHORT()>>24)^(@@server_id<<30) AS SIGNED)"
+
 /* Some libraries do not have these in their headers. */
 enum {
 	CODE_DISK_FULL = 1021,
@@ -478,6 +481,9 @@ int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, cha
 	r = join_galera(db, m);
 	if (m->sql.certifies)
 		atomic_store(&sql->in_txn_only, true);
+	/* The nodes of these share what they have acknowledged. */
+	if (!m->sql.certifies && !m->tidb)
+		m->sql.server = SERVER;
 	/* Multi-statement queries do not write certification rows. */
 	if (m->sql.certifies && m->way == MYSQL_MULTI)
 		m->way = MYSQL_GENERIC;

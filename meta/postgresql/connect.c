@@ -326,6 +326,7 @@ int pg_connect(struct sql_db *sql, bool writer, struct sql_conn **ret, char err[
 	if (!s)
 		return -ENOMEM;
 	s->sql.db = sql;
+	s->sql.server = PG_SERVER;
 	name_session(db, s->sql.session);
 	r = open_handle(db, s->sql.session, &s->handle, err);
 	if (r) {

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/bytes.h"
+#include "base/log.h"
 #include "meta/sql/sql.h"
 
 /* A counter that was never used has no row and counts as 0. */
@@ -19,12 +21,96 @@ static int get_counter(struct sql_conn *c, const char *name, int64_t *ret, bool 
 	return 0;
 }
 
-int sql_add_counter(struct sql_conn *c, const char *name, int64_t n, int64_t *ret_old)
-{
-	int64_t old;
-	bool exists;
-	int r = get_counter(c, name, &old, &exists);
+/*
+ * Counters of numbers that mounts are given in advance. A server that took over without the last
+ * commits, was restored, or lost them in a crash would give such numbers a second time. `mark` is a
+ * counter of the same table, whose value is the server that the numbers came from. On another server
+ * `gap` numbers are left out, more than it can have forgotten.
+ */
+static const struct held {
+	const char *name, *mark;
+	int64_t gap;
+} all_held[] = {
+	{"nextInode", "cachefsInodeServer", CFS_INODE_GAP},
+	{"nextChunk", "cachefsChunkServer", CFS_SLICE_GAP},
+	{"nextSession", "cachefsSessionServer", CFS_SESSION_GAP},
+};
 
+static const struct held *find_held(const char *name)
+{
+	for (size_t i = 0; i < CFS_ARRAY_SIZE(all_held); i++)
+		if (!strcmp(all_held[i].name, name))
+			return &all_held[i];
+	return NULL;
+}
+
+/* *ret_server: 0: the same server as before, or one that needs no mark. */
+static int get_held(struct sql_conn *c, const struct held *h, int64_t *ret, bool *ret_exists,
+		    int64_t *ret_server)
+{
+	int64_t server;
+	int r = sql_row(c, SQL_held_counter, "tt", h->mark, strlen(h->mark), h->name,
+			strlen(h->name));
+
+	if (r < 0)
+		return r;
+	*ret_exists = r;
+	*ret = r ? sql_int(c, SQL_held_counter, 0) : 0;
+	server = r ? sql_int(c, SQL_held_counter, 1) : 0;
+	*ret_server = server && server != sql_int(c, SQL_held_counter, 2) ? server : 0;
+	sql_done(c, SQL_held_counter);
+	return 0;
+}
+
+static int put_mark(struct sql_conn *c, const struct held *h, int64_t server)
+{
+	int r = sql_exec(c, SQL_set_counter, "it", server, h->mark, strlen(h->mark));
+
+	if (!r)
+		r = sql_exec(c, SQL_new_counter, "ti", h->mark, strlen(h->mark), server);
+	return r < 0 ? r : 0;
+}
+
+int sql_mark_counters(struct sql_conn *c)
+{
+	int64_t value, server;
+	bool exists;
+	int r = 0;
+
+	for (size_t i = 0; i < CFS_ARRAY_SIZE(all_held) && !r; i++) {
+		r = get_held(c, &all_held[i], &value, &exists, &server);
+		if (!r && server)
+			r = put_mark(c, &all_held[i], server);
+	}
+	return r;
+}
+
+static int skip_lost(struct sql_conn *c, const struct cfs_ctx *ctx, const struct held *h,
+		     int64_t server)
+{
+	int r = put_mark(c, h, server);
+
+	if (r < 0)
+		return r;
+	cfs_info("another database server, or the same one after a restart: numbers that it may "
+		 "have forgotten are left out: name=%s count=%" PRId64,
+		 h->name, h->gap);
+	return sql_log(c, ctx, "INCR_COUNTER(%s,%" PRId64 ")", h->name, h->gap);
+}
+
+int sql_add_counter(struct sql_conn *c, const struct cfs_ctx *ctx, const char *name, int64_t n,
+		    int64_t *ret_old)
+{
+	const struct held *h = find_held(name);
+	int64_t old, server = 0;
+	bool exists;
+	int r = h ? get_held(c, h, &old, &exists, &server) : get_counter(c, name, &old, &exists);
+
+	if (!r && server) {
+		r = skip_lost(c, ctx, h, server);
+		old += h->gap;
+		n += h->gap;
+	}
 	if (r < 0)
 		return r;
 	r = exists ? sql_exec(c, SQL_add_counter, "it", n, name, strlen(name))
@@ -46,7 +132,7 @@ static int add_counter(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	int r;
 
 	sql_repeatable(); /* a repetition skips numbers, and allocates none twice */
-	r = sql_add_counter(c, a->name, a->n, &a->old);
+	r = sql_add_counter(c, ctx, a->name, a->n, &a->old);
 	return r ? r : sql_log(c, ctx, "INCR_COUNTER(%s,%" PRId64 ")", a->name, a->n);
 }
 

@@ -23,8 +23,14 @@ DECLARE(commit_group)
  * it; -EEXIST: the id is in use (logged).
  */
 int sql_slice_in_use(const struct cfs_commit *c);
-/* Adds to a counter that may not exist. */
-int sql_add_counter(struct sql_conn *c, const char *name, int64_t n, int64_t *ret_old);
+/*
+ * Adds to a counter that may not exist. *ret_old: the first number that is added; on another server
+ * than before, one behind those that the server may have forgotten.
+ */
+int sql_add_counter(struct sql_conn *c, const struct cfs_ctx *ctx, const char *name, int64_t n,
+		    int64_t *ret_old);
+/* Notes the server that the counters of a new volume begin on. */
+int sql_mark_counters(struct sql_conn *c);
 
 /* Reads the rule of that id; the caller frees users and groups. -ENODATA: no such rule. */
 int sql_get_acl(struct sql_conn *c, uint32_t id, struct cfs_acl *ret);

@@ -96,6 +96,8 @@ static void put_brace(struct sql_conn *c, FILE *f, const char *word, size_t len)
 		fputs(d->or_ignore, f);
 	else if (len == 11 && !memcmp(word, "ELSE_IGNORE", 11))
 		fputs(d->else_ignore, f);
+	else if (len == 6 && !memcmp(word, "SERVER", 6))
+		fputs(c->server ? c->server : "0", f);
 	else
 		fprintf(f, "`%s%.*s`", c->db->prefix, (int)len, word);
 }

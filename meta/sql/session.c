@@ -43,7 +43,7 @@ static int new_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	int r;
 
 	sql_repeatable(); /* a repetition makes another session; the unused one expires */
-	r = sql_add_counter(c, "nextSession", 1, &last);
+	r = sql_add_counter(c, ctx, "nextSession", 1, &last);
 	if (r < 0)
 		return r;
 	a->sid = (uint64_t)last + 1;

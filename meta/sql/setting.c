@@ -102,6 +102,8 @@ static int create(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (!r)
 		r = put_counters(c);
 	if (!r)
+		r = sql_mark_counters(c);
+	if (!r)
 		r = put_directory(c, ctx, CFS_ROOT_INO, 0777);
 	if (!r && a->trash)
 		r = put_directory(c, ctx, CFS_TRASH_INO, 0555);

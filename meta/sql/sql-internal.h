@@ -35,9 +35,14 @@ struct sql_conn {
 	unsigned round_trips;
 	bool certifies;		    /* the server is a node of a cluster: certification.c */
 	unsigned certification_row; /* below SQL_CERTIFICATION_ROWS; connections should differ */
-	unsigned epoch;		    /* sql_db.epoch when it was connected */
-	uint64_t made_ms, idle_ms;  /* when it was connected, and last used */
-	uint64_t commits;	    /* sql_db.commits at its last read: the age of its page cache */
+	/*
+	 * An expression: a number that another server has not, nor the same one after a restart.
+	 * NULL: none is needed, as no server lacks changes that were acknowledged.
+	 */
+	const char *server;
+	unsigned epoch;		   /* sql_db.epoch when it was connected */
+	uint64_t made_ms, idle_ms; /* when it was connected, and last used */
+	uint64_t commits;	   /* sql_db.commits at its last read: the age of its page cache */
 	uint64_t prepared[SQL_STMT_WORDS], open[SQL_STMT_WORDS];
 };
 

@@ -21,6 +21,8 @@ SQL(new_setting, "INSERT INTO {setting}(name,value) VALUES('format',?)")
 
 /* -- counters -- */
 SQL(get_counter, "SELECT value FROM {counter} WHERE name=?{FOR_UPDATE}")
+SQL(held_counter, "SELECT value,{SERVER},COALESCE((SELECT value FROM {counter} WHERE name=?),0) "
+		  "FROM {counter} WHERE name=?{FOR_UPDATE}")
 SQL(new_counter, "INSERT INTO {counter}(name,value) VALUES(?,?)")
 SQL(set_counter, "UPDATE {counter} SET value=? WHERE name=?")
 SQL(add_counter, "UPDATE {counter} SET value=value+? WHERE name=?")

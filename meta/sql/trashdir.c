@@ -52,7 +52,7 @@ static int make(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	r = make_root(c, &attr);
 	if (r < 0)
 		return r;
-	r = sql_add_counter(c, "nextTrash", 1, &last);
+	r = sql_add_counter(c, ctx, "nextTrash", 1, &last);
 	if (r)
 		return r;
 	a->ino = CFS_TRASH_INO + (uint64_t)last + 1;

@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "conformance.h"
 #include "meta/api/jobs.h"
 #include "meta/engine/rules.h"
@@ -413,6 +414,47 @@ static void test_counters_go_back(void **state)
 	cfs_meta_close(m);
 }
 
+/*
+ * The mark of a counter is of another server, as after the promotion of a replica: the numbers that it
+ * may lack are left out, once.
+ */
+static void test_counters_of_another_server(void **state)
+{
+	static const struct {
+		const char *name, *mark;
+		int64_t gap;
+	} of[] = {
+		{"nextInode", "cachefsInodeServer", CFS_INODE_GAP},
+		{"nextChunk", "cachefsChunkServer", CFS_SLICE_GAP},
+	};
+	const char *name = cfs_meta_engine_name(vol.m);
+	bool has_marks = !strcmp(name, "postgresql") || !strcmp(name, "mysql");
+	struct cfs_engine *e = vol.m->eng;
+	struct cfs_ctx c = as_root();
+	int64_t first, next, last, mark;
+	uint64_t sid;
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(of); i++) {
+		OK(e->ops->add_counter(e, &c, of[i].name, 10, &first));
+		OK(e->ops->add_counter(e, &c, of[i].name, 10, &next));
+		assert_int_equal(next, first + 10);
+		OK(e->ops->add_counter(e, &c, of[i].mark, 0, &mark));
+		/* A cluster has none. */
+		has_marks &= mark != 0;
+		OK(e->ops->add_counter(e, &c, of[i].mark, 1, &mark));
+		OK(e->ops->add_counter(e, &c, of[i].name, 10, &next));
+		OK(e->ops->add_counter(e, &c, of[i].name, 10, &last));
+		assert_int_equal(next, first + 20 + (has_marks ? of[i].gap : 0));
+		assert_int_equal(last, next + 10);
+	}
+	OK(e->ops->add_counter(e, &c, "nextSession", 0, &first));
+	OK(e->ops->add_counter(e, &c, "cachefsSessionServer", 1, &mark));
+	OK(e->ops->new_session(e, &c, "{}", 1, &sid));
+	assert_int_equal(sid, (uint64_t)first + 1 + (has_marks ? CFS_SESSION_GAP : 0));
+	OK(e->ops->clean_session(e, &c, sid, INT64_MAX));
+}
+
 static struct {
 	_Atomic int calls;
 	_Atomic uint64_t ended;
@@ -607,5 +649,5 @@ static void test_changelog(void **state)
 TEST_LIST(session, T(test_record), T(test_stale), T(test_clock), T(test_refresh),
 	  T(test_answers_again), T(test_ended_by_another), T(test_resume_of_an_ended_session),
 	  T(test_resume), T(test_counters), T(test_setting), T(test_heartbeat),
-	  T(test_counters_go_back), T(test_slow_cleaning), T(test_read_only), T(test_open_errors),
-	  T(test_changelog));
+	  T(test_counters_go_back), T(test_counters_of_another_server), T(test_slow_cleaning),
+	  T(test_read_only), T(test_open_errors), T(test_changelog));

@@ -281,7 +281,7 @@ static bool note(struct cfs_meta *m, struct cfs_dirtimes *t, cfs_ino_t ino, stru
 }
 
 void cfs_dirtimes_changed(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
-			  const struct cfs_attr *seen)
+			  const struct cfs_attr *attr)
 {
 	struct cfs_dirtimes *t = m->dirtimes;
 	struct cfs_dir_time one = {.dir = dir, .time = ctx->now};
@@ -291,8 +291,8 @@ void cfs_dirtimes_changed(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 	if (cfs_ino_is_trash(dir))
 		return;
 	/* Times must advance even when another client with a clock ahead of ours has set them. */
-	if (seen && seen->type == CFS_TYPE_DIR && !is_later(one.time, seen->ctime)) {
-		one.time = seen->ctime;
+	if (attr && attr->type == CFS_TYPE_DIR && !is_later(one.time, attr->ctime)) {
+		one.time = attr->ctime;
 		one.time.tv_nsec += 1000;
 		if (one.time.tv_nsec >= 1000000000) {
 			one.time.tv_sec++;

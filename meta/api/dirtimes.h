@@ -8,12 +8,12 @@
 int cfs_dirtimes_create(struct cfs_dirtimes **ret);
 void cfs_dirtimes_destroy(struct cfs_dirtimes *t);
 /*
- * A name was created or removed at ctx->now. seen: the directory as the engine has it; NULL: not
+ * A name was created or removed at ctx->now. attr: the directory as the engine has it; NULL: not
  * known. The times are stored after conf.skip_dir_mtime_ms; when that is 0, before the call
  * returns.
  */
 void cfs_dirtimes_changed(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
-			  const struct cfs_attr *seen);
+			  const struct cfs_attr *attr);
 /*
  * Called with the attributes after any other change of an inode's ctime. mtime: the change set the
  * mtime. Does nothing unless the inode is a directory.

@@ -173,7 +173,7 @@ int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_co
 }
 
 /*
- * How many commits, from the first on, the engine may make together. Limits are judged without
+ * How many commits, from the first on, the engine may make as one group. Limits are judged without
  * those before it in the group, as for commits side by side; their space is reserved.
  */
 static size_t count_usual(struct cfs_meta *m, const struct cfs_ctx *ctx,
@@ -190,8 +190,8 @@ static size_t count_usual(struct cfs_meta *m, const struct cfs_ctx *ctx,
 }
 
 /* Returns how many have a result; -EINPROGRESS: it is still to be found. */
-static size_t commit_together(struct cfs_meta *m, const struct cfs_ctx *ctx,
-			      struct cfs_commit *const *commits, size_t n, int *ret)
+static size_t commit_group(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			   struct cfs_commit *const *commits, size_t n, int *ret)
 {
 	struct cfs_committed *v = calloc(n, sizeof(*v));
 	size_t done, i;
@@ -216,15 +216,15 @@ static size_t commit_together(struct cfs_meta *m, const struct cfs_ctx *ctx,
 void cfs_meta_commit_group(struct cfs_meta *m, const struct cfs_ctx *ctx,
 			   struct cfs_commit *const *commits, size_t n, int *ret)
 {
-	size_t together = 0, done = 0;
+	size_t n_group = 0, done = 0;
 	bool stopped = false;
 	struct cfs_call c;
 
 	if (n > 1 && m->eng->ops->commit_group && cfs_core_check_writable(m) == 0)
-		together = count_usual(m, ctx, commits, n);
-	if (together > 1) {
+		n_group = count_usual(m, ctx, commits, n);
+	if (n_group > 1) {
 		cfs_call_begin(&c, m, CFS_META_OP_write, ctx);
-		done = commit_together(m, c.ctx, commits, together, ret);
+		done = commit_group(m, c.ctx, commits, n_group, ret);
 		cfs_call_end(&c, 0);
 	}
 	for (size_t i = 0; i < n; i++) {

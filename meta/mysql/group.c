@@ -140,7 +140,7 @@ static char *group_text(struct mysql_conn *m, const struct cfs_ctx *ctx, const s
 struct answer {
 	struct sql_group *g;
 	uint64_t old_length[CFS_COMMITS_MAX];
-	size_t seen; /* files whose rows have come */
+	size_t n_rows; /* of files that have come */
 };
 
 static void take_row(struct mysql_conn *m, struct answer *a, const int64_t *row, unsigned columns)
@@ -161,7 +161,7 @@ static void take_row(struct mysql_conn *m, struct answer *a, const int64_t *row,
 	k->records = (unsigned)(row[LIST_BYTES] / CFS_SLICE_BYTES);
 	/* Cannot fail: a growing file has one parent here. */
 	(void)sql_usage_length(&m->sql, k->req->ino, &k->attr, a->old_length[i], &k->usage);
-	a->seen++;
+	a->n_rows++;
 }
 
 static int take_rows(struct mysql_conn *m, MYSQL_RES *rows, void *arg)
@@ -190,7 +190,7 @@ static int run(struct mysql_conn *m, const char *text, struct answer *a)
 	if (code)
 		return mysql_error_of(m, code, mysql_error(m->handle), "group of commits");
 	/* The server has stopped before COMMIT without an error, or the outcome is not known. */
-	if (r || m->handle->server_status & SERVER_STATUS_IN_TRANS || a->seen != a->g->n)
+	if (r || m->handle->server_status & SERVER_STATUS_IN_TRANS || a->n_rows != a->g->n)
 		return -ENOTCONN;
 	return MYSQL_DONE;
 }

@@ -21,8 +21,8 @@ int rds_op_clone_ino(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		r = rds_script(&q, ctx, CFS_META_OP_other, &rds_clone_ino_lua, &a, "uu8u8bsbtsbb",
 			       src, ino, ino, parent, parent, name ? name : "",
 			       name ? len : (size_t)0, preserve ? "1" : "0", owner, sizeof(owner),
-			       ctx->now, rds_stats(rds_of(e)), k.seen.p, k.seen.len, k.found.p,
-			       k.found.len);
+			       ctx->now, rds_stats(rds_of(e)), k.expected.p, k.expected.len,
+			       k.found.p, k.found.len);
 	while (rds_wants_chunks(e, ctx, src, &r, a, &k));
 	if (!r)
 		r = rds_attr_reply(a->element[1], &ret->attr);

@@ -74,14 +74,14 @@ static int read_lists(struct copy *a, struct rds_request *q, const struct cfs_ct
 		const redisReply *list = q->reply[i - first];
 		uint64_t base = (uint64_t)i << CFS_CHUNK_BITS, from = CFS_MAX(off, base);
 		struct cfs_slice *v = NULL;
-		uint8_t seen[8];
+		uint8_t head[8];
 
 		r = rds_records_reply(list, a->req->src, i, &v);
 		if (r)
 			break;
-		cfs_put_be32(seen, i);
-		cfs_put_be32(seen + 4, (uint32_t)list->elements);
-		rds_bytes_add(&a->lists, seen, sizeof(seen));
+		cfs_put_be32(head, i);
+		cfs_put_be32(head + 4, (uint32_t)list->elements);
+		rds_bytes_add(&a->lists, head, sizeof(head));
 		r = cfs_rules_copy_pieces(v, list->elements, (uint32_t)(from - base),
 					  (uint32_t)(CFS_MIN(end, base + CFS_CHUNK_SIZE) - base),
 					  a->req->dst_off + (from - off), add_piece, a);

@@ -462,13 +462,13 @@ bool rds_wants_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t
 	if (again && cfs_deadline_passed(ctx->deadline)) {
 		*r = -ETIMEDOUT;
 	} else if (again) {
-		k->seen.len = 0;
-		rds_bytes_add(&k->seen, a->element[1]->str, a->element[1]->len);
-		*r = k->seen.failed ? -ENOMEM : rds_find_chunks(e, ctx, ino, &k->found);
+		k->expected.len = 0;
+		rds_bytes_add(&k->expected, a->element[1]->str, a->element[1]->len);
+		*r = k->expected.failed ? -ENOMEM : rds_find_chunks(e, ctx, ino, &k->found);
 	}
 	if (again && !*r)
 		return true;
-	free(k->seen.p);
+	free(k->expected.p);
 	free(k->found.p);
 	return false;
 }
@@ -486,7 +486,8 @@ int rds_op_truncate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t i
 	do
 		r = rds_script(&q, ctx, CFS_META_OP_truncate, &rds_truncate_lua, &a, "u8tssbb", ino,
 			       length, ctx->now, cfs_host_is_open(e->host, ino) ? "1" : "0",
-			       rds_stats(rds_of(e)), k.seen.p, k.seen.len, k.found.p, k.found.len);
+			       rds_stats(rds_of(e)), k.expected.p, k.expected.len, k.found.p,
+			       k.found.len);
 	while (rds_wants_chunks(e, ctx, ino, &r, a, &k));
 	return r ? r : rds_change_reply(e, ino, a, ret, ret_usage);
 }
@@ -509,7 +510,7 @@ int rds_op_fallocate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		r = rds_script(&q, ctx, CFS_META_OP_fallocate, &rds_fallocate_lua, &a, "uu88tssbbs",
 			       ino, (uint64_t)mode, off, off + len, ctx->now,
 			       cfs_host_is_open(e->host, ino) ? "1" : "0", rds_stats(rds_of(e)),
-			       k.seen.p, k.seen.len, k.found.p, k.found.len, line);
+			       k.expected.p, k.expected.len, k.found.p, k.found.len, line);
 	while (rds_wants_chunks(e, ctx, ino, &r, a, &k));
 	return r ? r : rds_change_reply(e, ino, a, ret, ret_usage);
 }

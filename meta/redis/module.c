@@ -149,7 +149,7 @@ static void close_engine(struct cfs_engine *e)
 		rds_pipe_destroy(r->pipes[i]);
 	free(r->pipes);
 	rds_windows_destroy(r->windows);
-	rds_near_destroy(r->near);
+	rds_inode_names_destroy(r->inode_names);
 	rds_deletions_destroy(r->deletions);
 	cfs_optimistic_destroy(&r->optimistic);
 	rds_target_free(&r->target);
@@ -163,9 +163,9 @@ static int create_parts(struct rds *r)
 
 	if (!rc)
 		rc = rds_deletions_create(&r->deletions);
-	r->near = rds_near_create();
+	r->inode_names = rds_inode_names_create();
 	r->pipes = calloc(r->target.max_conns, sizeof(struct rds_pipe *));
-	if (!r->pipes || !r->near)
+	if (!r->pipes || !r->inode_names)
 		return -ENOMEM;
 	r->n_pipes = r->target.max_conns;
 	for (i = 0; i < r->n_pipes && !rc; i++)

@@ -65,7 +65,7 @@ int rds_find_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct rds_bytes *ret);
  * as arguments. False: *r is the result, and *k was freed.
  */
 struct rds_chunks {
-	struct rds_bytes seen, found;
+	struct rds_bytes expected, found;
 };
 bool rds_wants_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, int *r, const redisReply *a,
 		      struct rds_chunks *k);
@@ -116,12 +116,12 @@ typedef int (*rds_entry_fn)(void *arg, cfs_ino_t dir, const redisReply *name,
 int rds_each_entry(CFS_ENG, cfs_ino_t dir, rds_entry_fn fn, void *arg);
 
 /*
- * near.c: 1 and a name of the inode in that directory, which has it at this moment; 0: there is
+ * inode-names.c: 1 and a name of the inode in that directory, which has it at this moment; 0: there is
  * none. name: CFS_NAME_MAX bytes.
  */
-int rds_near_name(CFS_ENG, CFS_CTX, cfs_ino_t dir, cfs_ino_t ino, char *name, size_t *ret_len);
-struct rds_near *rds_near_create(void);
-void rds_near_destroy(struct rds_near *near); /* or NULL */
+int rds_inode_name(CFS_ENG, CFS_CTX, cfs_ino_t dir, cfs_ino_t ino, char *name, size_t *ret_len);
+struct rds_inode_names *rds_inode_names_create(void);
+void rds_inode_names_destroy(struct rds_inode_names *names); /* or NULL */
 
 /* apply.c: conditions, and commands that are executed when all of them hold (apply.lua). */
 struct rds_apply {

@@ -100,7 +100,7 @@ void rds_pipe_renew(struct rds_pipe *p);
 
 /* ---- the engine ---- */
 
-struct rds_near;
+struct rds_inode_names;
 struct rds_windows;
 struct rds_deletions;
 
@@ -114,7 +114,7 @@ struct rds {
 	unsigned n_pipes;
 	_Atomic uint64_t last_token;
 	struct rds_windows *windows;
-	struct rds_near *near;
+	struct rds_inode_names *inode_names;
 	struct rds_deletions *deletions;
 	struct cfs_optimistic optimistic; /* optimistic.c */
 	bool info_refused;		  /* to this user; fixed when the volume is opened */

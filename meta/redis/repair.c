@@ -115,7 +115,7 @@ static int parents_of(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t
 	return r;
 }
 
-static int each_name(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, bool near,
+static int each_name(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, bool cached,
 		     cfs_engine_parent_fn fn, void *arg)
 {
 	struct name_search s = {.e = e, .ino = ino, .fn = fn, .arg = arg};
@@ -125,8 +125,8 @@ static int each_name(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	bool single = false;
 	int r = parents_of(e, ctx, ino, &dirs, &n, &single);
 
-	if (!r && single && near) {
-		r = rds_near_name(e, ctx, dirs[0], ino, name, &len);
+	if (!r && single && cached) {
+		r = rds_inode_name(e, ctx, dirs[0], ino, name, &len);
 		if (r > 0)
 			r = fn(arg, dirs[0], name, len);
 		n = 0;

@@ -66,7 +66,7 @@ int sql_keep_node(struct sql_conn *c, cfs_ino_t ino, struct cfs_attr *ret)
 	return read_node(c, SQL_keep_node, ino, ret);
 }
 
-int sql_keep_late(struct sql_conn *c, cfs_ino_t dir, const struct cfs_attr *seen)
+int sql_keep_late(struct sql_conn *c, cfs_ino_t dir, const struct cfs_attr *attr)
 {
 	bool trashed;
 	int r;
@@ -78,7 +78,7 @@ int sql_keep_late(struct sql_conn *c, cfs_ino_t dir, const struct cfs_attr *seen
 		return r ? r : -ENOENT;
 	trashed = cfs_ino_is_trash((cfs_ino_t)sql_int(c, SQL_keep_late, 0));
 	sql_done(c, SQL_keep_late);
-	if (trashed && !cfs_ino_is_trash(seen->parent))
+	if (trashed && !cfs_ino_is_trash(attr->parent))
 		return -ENOENT;
 	return sql_certify_dir(c, dir);
 }

@@ -392,7 +392,7 @@ static void end_queries(struct sql_conn *c)
 /* ---- transactions ---- */
 
 struct outcome {
-	bool again;   /* the database asks for a retry; an operation's own -EAGAIN is a result */
+	bool retry;   /* the database asks for a retry; an operation's own -EAGAIN is a result */
 	bool unknown; /* the answer to COMMIT, or to a change without, was lost; the result is fn's */
 	/* The lost session of the last attempt, which may still change something or have locks; "". */
 	char session[SQL_SESSION_MAX];
@@ -442,7 +442,7 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 		sql_forget_server(c);
 	if (out->unknown || (c->broken && (txn || r == -ETIMEDOUT)))
 		memcpy(out->session, c->session, sizeof(out->session));
-	out->again = r < 0 && (c->conflict || r == -ENOTCONN);
+	out->retry = r < 0 && (c->conflict || r == -ENOTCONN);
 	out->round_trips += c->round_trips;
 	return r;
 }
@@ -509,11 +509,11 @@ static int run(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op
 		out.unknown = false;
 		r = txn ? sql_acquire_writer(db, ctx->deadline, &c)
 			: sql_acquire_reader(db, ctx->deadline, is_quick(op), &c);
-		out.again = r == -EAGAIN || r == -ENOTCONN;
+		out.retry = r == -EAGAIN || r == -ENOTCONN;
 		lost = r == -ENOTCONN;
 		if (!r) {
 			r = end_lost(c, ctx, &out);
-			out.again = r == -EAGAIN || r == -ENOTCONN;
+			out.retry = r == -EAGAIN || r == -ENOTCONN;
 			if (!r)
 				r = run_once(c, ctx, txn, fn, arg, &out);
 			sql_release(c);
@@ -524,9 +524,9 @@ static int run(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op
 			/* Outside a transaction r already says that the outcome is unknown. */
 			if (done < 0 && txn)
 				r = done;
-			out.again = out.repeated = txn && done == 0;
+			out.retry = out.repeated = txn && done == 0;
 		}
-		if (!out.again)
+		if (!out.retry)
 			break;
 		if (!cfs_backoff(attempt, lost ? LOST_BASE_MS : RETRY_BASE_MS,
 				 lost ? LOST_MAX_MS : RETRY_MAX_MS, ctx->deadline)) {

@@ -117,10 +117,10 @@ int sql_keep_node(struct sql_conn *c, cfs_ino_t ino, struct cfs_attr *ret);
 /*
  * The last statement of a transaction that adds a name, for databases without FOR_SHARE: locks the
  * directory against removal until the commit. An earlier shared lock would deadlock with the update
- * of its times. seen: the directory's attributes as read before. -ENOENT: it was removed, or moved
+ * of its times. attr: the directory's attributes as read before. -ENOENT: it was removed, or moved
  * to the trash.
  */
-int sql_keep_late(struct sql_conn *c, cfs_ino_t dir, const struct cfs_attr *seen);
+int sql_keep_late(struct sql_conn *c, cfs_ino_t dir, const struct cfs_attr *attr);
 /*
  * certification.c: certification rows, for the servers of a cluster, which replicate changed rows
  * but no locks. On other servers these functions do nothing. Of two conflicting transactions on

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Zero records (volume-format section 6). The lists of up to MAX_LOOP whole chunks are looked up one
 -- by one. For more chunks the answer is {EBUSY, record}: the client runs the script again, with the
--- record (seen) and the numbers of the existing chunks, u32 each (found).
+-- record (expected) and the numbers of the existing chunks, u32 each (found).
 local CHUNK, MAX_LOOP = 67108864, 16384
 -- Returns the number of the chunk, and the position in it.
 local function place(length8)

@@ -8,12 +8,12 @@ local function op(ino, sid, owner, list, line, ...)
 	if list ~= '' and call('EXISTS', P .. 'i' .. ino) == 0 then
 		return {-2}
 	end
-	local key, mine, seen = P .. 'lockp' .. ino, sid .. '_' .. owner, {...}
-	if call('HLEN', key) ~= #seen / 2 then
+	local key, mine, expected = P .. 'lockp' .. ino, sid .. '_' .. owner, {...}
+	if call('HLEN', key) ~= #expected / 2 then
 		return {-16}
 	end
-	for i = 1, #seen, 2 do
-		if call('HGET', key, seen[i]) ~= seen[i + 1] then
+	for i = 1, #expected, 2 do
+		if call('HGET', key, expected[i]) ~= expected[i + 1] then
 			return {-16}
 		end
 	end

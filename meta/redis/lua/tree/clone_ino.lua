@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: attr rules usage length chunks
--- name '': detached. owner: uid and gid, 8 bytes. seen, found: as in lib/chunks.lua
-local function op(src, ino, ino8, parent, parent8, name, preserve, owner, now, stats, seen, found)
+-- name '': detached. owner: uid and gid, 8 bytes. expected, found: as in lib/chunks.lua
+local function op(src, ino, ino8, parent, parent8, name, preserve, owner, now, stats, expected, found)
 	local a = get(src)
 	if not a then
 		return {ENOENT}
@@ -9,7 +9,7 @@ local function op(src, ino, ino8, parent, parent8, name, preserve, owner, now, s
 	local kind = type_of(a)
 	local hi, lo = halves(length8_of(a))
 	local n = kind == FILE and hi * 64 + math.ceil(lo / CHUNK) or 0
-	if n > MAX_LOOP and seen ~= a then
+	if n > MAX_LOOP and expected ~= a then
 		return {EBUSY, a}
 	end
 	if name ~= '' and call('HEXISTS', P .. 'd' .. parent, name) == 1 then

@@ -4,12 +4,12 @@
 -- them has changed, and the client starts over. lists: {chunk u32, records u32} of the source;
 -- comparing the lengths is enough, because without a change of the file only compaction changes a
 -- list, and shortens it. out: {chunk u32, bytes u32, records}; refs: {u64 id, u32 size, u32 count}
-local function op(src, src_seen, dst, dst_seen, lists, out, refs, end8, now, stats, line)
-	if get(src) ~= whole(src_seen) then
+local function op(src, src_expected, dst, dst_expected, lists, out, refs, end8, now, stats, line)
+	if get(src) ~= whole(src_expected) then
 		return {EAGAIN}
 	end
 	local a = get(dst)
-	if a ~= whole(dst_seen) then
+	if a ~= whole(dst_expected) then
 		return {EAGAIN}
 	end
 	for i = 1, #lists, 8 do

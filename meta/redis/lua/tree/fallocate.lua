@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: attr rules usage length chunks
-local function op(ino, mode, off8, end8, now, open, stats, seen, found, line)
+local function op(ino, mode, off8, end8, now, open, stats, expected, found, line)
 	local a, e = get_file(ino, open)
 	if not a then
 		return {e}
@@ -14,7 +14,7 @@ local function op(ino, mode, off8, end8, now, open, stats, seen, found, line)
 	if has(mode, 18) ~= 0 and (off_hi < hi or (off_hi == hi and off_lo < lo)) then
 		local first, pos = place(off8)
 		local last, rest = place(grows and old8 or end8)
-		if last - first > MAX_LOOP and seen ~= a then
+		if last - first > MAX_LOOP and expected ~= a then
 			return {EBUSY, a}
 		end
 		-- A hole in a hole needs no record.
@@ -25,7 +25,7 @@ local function op(ino, mode, off8, end8, now, open, stats, seen, found, line)
 				zero(ino, first, pos, CHUNK - pos, 'RPUSHX')
 				first = first + 1
 			end
-			zero_whole(ino, first, last, seen == a and found)
+			zero_whole(ino, first, last, expected == a and found)
 			zero(ino, last, 0, rest, 'RPUSHX')
 		end
 	end

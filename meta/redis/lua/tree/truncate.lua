@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: attr rules usage length chunks
--- seen, found: arguments of the second call (lib/chunks.lua)
-local function op(ino, length8, now, open, stats, seen, found)
+-- expected, found: arguments of the second call (lib/chunks.lua)
+local function op(ino, length8, now, open, stats, expected, found)
 	local a, e = get_file(ino, open)
 	if not a then
 		return {e}
@@ -15,14 +15,14 @@ local function op(ino, length8, now, open, stats, seen, found)
 	if first > last or (first == last and pos > rest) then
 		first, pos, last, rest = last, rest, first, pos
 	end
-	if last - first > MAX_LOOP and seen ~= a then
+	if last - first > MAX_LOOP and expected ~= a then
 		return {EBUSY, a}
 	end
 	if first == last then
 		zero(ino, first, pos, rest - pos, 'RPUSH')
 	else
 		zero(ino, first, pos, CHUNK - pos, 'RPUSH')
-		zero_whole(ino, first + 1, last, seen == a and found)
+		zero_whole(ino, first + 1, last, expected == a and found)
 		zero(ino, last, 0, rest, 'RPUSH')
 	end
 	remember_top(ino, old8, length8)

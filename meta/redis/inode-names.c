@@ -15,7 +15,7 @@
 
 enum { WINDOWS = 4, NAMES = 50000 };
 
-struct near {
+struct inode_name {
 	cfs_ino_t ino;
 	size_t len;
 	char name[];
@@ -23,11 +23,11 @@ struct near {
 
 struct window {
 	cfs_ino_t dir, from, to;
-	struct near **v;
+	struct inode_name **v;
 	size_t n, cap;
 };
 
-struct rds_near {
+struct rds_inode_names {
 	pthread_mutex_t lock; /* protects the rest */
 	struct window windows[WINDOWS];
 	unsigned next; /* is replaced next */
@@ -40,29 +40,29 @@ static void free_window(struct window *w)
 	free(w->v);
 }
 
-struct rds_near *rds_near_create(void)
+struct rds_inode_names *rds_inode_names_create(void)
 {
-	struct rds_near *near = calloc(1, sizeof(*near));
+	struct rds_inode_names *names = calloc(1, sizeof(*names));
 
-	if (near)
-		pthread_mutex_init(&near->lock, NULL);
-	return near;
+	if (names)
+		pthread_mutex_init(&names->lock, NULL);
+	return names;
 }
 
-void rds_near_destroy(struct rds_near *near)
+void rds_inode_names_destroy(struct rds_inode_names *names)
 {
 	size_t i;
 
-	for (i = 0; near && i < WINDOWS; i++)
-		free_window(&near->windows[i]);
-	if (near)
-		pthread_mutex_destroy(&near->lock);
-	free(near);
+	for (i = 0; names && i < WINDOWS; i++)
+		free_window(&names->windows[i]);
+	if (names)
+		pthread_mutex_destroy(&names->lock);
+	free(names);
 }
 
 static int compare(const void *a, const void *b)
 {
-	const struct near *const *x = a, *const *y = b;
+	const struct inode_name *const *x = a, *const *y = b;
 
 	return CFS_COMPARE((*x)->ino, (*y)->ino);
 }
@@ -80,7 +80,7 @@ static void keep_lowest(struct window *w)
 static int add_name(void *arg, cfs_ino_t dir, const redisReply *name, const redisReply *value)
 {
 	struct window *w = arg;
-	struct near *near;
+	struct inode_name *added;
 	cfs_ino_t ino;
 	uint8_t type;
 
@@ -89,28 +89,29 @@ static int add_name(void *arg, cfs_ino_t dir, const redisReply *name, const redi
 		return 0;
 	if (w->n == 2 * NAMES)
 		keep_lowest(w);
-	near = malloc(sizeof(*near) + name->len);
-	if (!near || CFS_ARRAY_ROOM(w->v, w->n, w->cap) < 0) {
-		free(near);
+	added = malloc(sizeof(*added) + name->len);
+	if (!added || CFS_ARRAY_ROOM(w->v, w->n, w->cap) < 0) {
+		free(added);
 		return -ENOMEM;
 	}
-	near->ino = ino;
-	near->len = name->len;
-	memcpy(near->name, name->str, name->len);
-	w->v[w->n++] = near;
+	added->ino = ino;
+	added->len = name->len;
+	memcpy(added->name, name->str, name->len);
+	w->v[w->n++] = added;
 	return 0;
 }
 
-static bool find(struct rds_near *near, cfs_ino_t dir, cfs_ino_t ino, char *name, size_t *ret_len)
+static bool find(struct rds_inode_names *names, cfs_ino_t dir, cfs_ino_t ino, char *name,
+		 size_t *ret_len)
 {
-	const struct near key = {.ino = ino}, *k = &key;
-	struct near **found = NULL;
+	const struct inode_name key = {.ino = ino}, *k = &key;
+	struct inode_name **found = NULL;
 	unsigned i;
 
-	pthread_mutex_lock(&near->lock);
+	pthread_mutex_lock(&names->lock);
 	/* The latest first: names may have changed since the others. */
 	for (i = 1; i <= WINDOWS && !found; i++) {
-		const struct window *w = &near->windows[(near->next + WINDOWS - i) % WINDOWS];
+		const struct window *w = &names->windows[(names->next + WINDOWS - i) % WINDOWS];
 
 		if (w->dir == dir && w->n)
 			found = bsearch(&k, w->v, w->n, sizeof(*w->v), compare);
@@ -119,22 +120,23 @@ static bool find(struct rds_near *near, cfs_ino_t dir, cfs_ino_t ino, char *name
 		memcpy(name, (*found)->name, (*found)->len);
 		*ret_len = (*found)->len;
 	}
-	pthread_mutex_unlock(&near->lock);
+	pthread_mutex_unlock(&names->lock);
 	return found != NULL;
 }
 
-static int read_window(struct cfs_engine *e, struct rds_near *near, cfs_ino_t dir, cfs_ino_t from)
+static int read_window(struct cfs_engine *e, struct rds_inode_names *names, cfs_ino_t dir,
+		       cfs_ino_t from)
 {
 	struct window w = {.dir = dir, .from = from, .to = UINT64_MAX}, old;
 	int r = rds_each_entry(e, dir, add_name, &w);
 
 	keep_lowest(&w);
 	if (!r) {
-		pthread_mutex_lock(&near->lock);
-		old = near->windows[near->next];
-		near->windows[near->next] = w;
-		near->next = (near->next + 1) % WINDOWS;
-		pthread_mutex_unlock(&near->lock);
+		pthread_mutex_lock(&names->lock);
+		old = names->windows[names->next];
+		names->windows[names->next] = w;
+		names->next = (names->next + 1) % WINDOWS;
+		pthread_mutex_unlock(&names->lock);
 		w = old;
 	}
 	free_window(&w);
@@ -155,19 +157,19 @@ static int confirm(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t di
 	return r ? r : is == ino;
 }
 
-int rds_near_name(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, cfs_ino_t ino,
-		  char *name, size_t *ret_len)
+int rds_inode_name(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, cfs_ino_t ino,
+		   char *name, size_t *ret_len)
 {
-	struct rds_near *near = rds_of(e)->near;
+	struct rds_inode_names *names = rds_of(e)->inode_names;
 	bool read = false;
 	int r;
 
 	for (;; read = true) {
-		r = find(near, dir, ino, name, ret_len) ? confirm(e, ctx, dir, ino, name, *ret_len)
-							: 0;
+		r = find(names, dir, ino, name, ret_len) ? confirm(e, ctx, dir, ino, name, *ret_len)
+							 : 0;
 		if (r || read)
 			return r;
-		r = read_window(e, near, dir, ino);
+		r = read_window(e, names, dir, ino);
 		if (r)
 			return r;
 	}

@@ -55,11 +55,11 @@ struct cfs_whole_map {
 struct cfs_whole_file *cfs_whole_find(struct cfs_disk *d, const struct cfs_whole_stamp *stamp);
 void cfs_whole_put(struct cfs_whole_file *w);
 /*
- * Of the file, opened for reading; lent until cfs_whole_return_fd(), and by one thread at a time.
+ * Of the file, opened for reading; valid until cfs_whole_put_fd(), for one thread at a time.
  * Afterwards it may be closed while the reference is held: descriptors are few. -1: it is closed.
  */
-int cfs_whole_lend_fd(struct cfs_whole_file *w);
-void cfs_whole_return_fd(struct cfs_whole_file *w);
+int cfs_whole_get_fd(struct cfs_whole_file *w);
+void cfs_whole_put_fd(struct cfs_whole_file *w);
 bool cfs_whole_is(const struct cfs_whole_file *w, const struct cfs_whole_stamp *stamp);
 /* Whether a whole file of so many bytes would be kept. Never waits. */
 bool cfs_whole_fits(struct cfs_disk *d, uint64_t ino, uint64_t bytes);

@@ -90,12 +90,12 @@ void admission_release(struct cfs_fuse *f)
 
 static bool run_queued(struct queued *q)
 {
-	struct blocking *ch = (struct blocking *)q;
+	struct blocking *b = (struct blocking *)q;
 
-	cfs_activity_dequeue(ch->shown);
-	call_take(&ch->call);
-	ch->apply(ch);
-	free(ch);
+	cfs_activity_dequeue(b->shown);
+	call_take(&b->call);
+	b->apply(b);
+	free(b);
 	return false;
 }
 
@@ -141,42 +141,42 @@ static void wait_for_slot(struct cfs_fuse *f)
 static struct blocking *copy_blocking(const struct blocking *what)
 {
 	size_t groups_bytes = what->call.ctx.n_groups * sizeof(gid_t);
-	struct blocking *ch = malloc(sizeof(*ch) + groups_bytes + what->size);
+	struct blocking *b = malloc(sizeof(*b) + groups_bytes + what->size);
 	uint8_t *at;
 	int i;
 
-	if (!ch)
+	if (!b)
 		return NULL;
-	*ch = *what;
-	at = (uint8_t *)(ch + 1);
+	*b = *what;
+	at = (uint8_t *)(b + 1);
 	if (groups_bytes)
-		ch->call.ctx.groups = memcpy(at, what->call.ctx.groups, groups_bytes);
+		b->call.ctx.groups = memcpy(at, what->call.ctx.groups, groups_bytes);
 	at += groups_bytes;
-	ch->iov[0] = (struct iovec){.iov_base = at, .iov_len = what->size};
-	ch->n_iov = what->size > 0;
+	b->iov[0] = (struct iovec){.iov_base = at, .iov_len = what->size};
+	b->n_iov = what->size > 0;
 	for (i = 0; i < what->n_iov; i++) {
 		memcpy(at, what->iov[i].iov_base, what->iov[i].iov_len);
 		at += what->iov[i].iov_len;
 	}
-	ch->queued.run = run_queued;
-	ch->queued.bytes = sizeof(*ch) + groups_bytes + what->size;
-	return ch;
+	b->queued.run = run_queued;
+	b->queued.bytes = sizeof(*b) + groups_bytes + what->size;
+	return b;
 }
 
-void blocking_queue(struct blocking *ch)
+void blocking_queue(struct blocking *b)
 {
-	struct cfs_fuse *f = ch->call.fuse;
+	struct cfs_fuse *f = b->call.fuse;
 	struct blocking *copy;
 
-	if (ch->call.id.entry) {
+	if (b->call.id.entry) {
 		wait_for_slot(f);
-		ch->apply(ch);
+		b->apply(b);
 		admission_release(f);
 		return;
 	}
-	copy = copy_blocking(ch);
+	copy = copy_blocking(b);
 	if (!copy) { /* no memory to queue it: it waits on this thread */
-		ch->apply(ch);
+		b->apply(b);
 		return;
 	}
 	/* Once queued, the request may be taken by another thread. */
@@ -187,21 +187,21 @@ void blocking_queue(struct blocking *ch)
 		return;
 	cfs_activity_dequeue(copy->shown);
 	free(copy);
-	call_take(&ch->call);
-	ch->apply(ch);
+	call_take(&b->call);
+	b->apply(b);
 	admission_release(f);
 }
 
-void blocking_run(struct blocking *ch, bool may_wait)
+void blocking_run(struct blocking *b, bool may_wait)
 {
-	struct cfs_fuse *f = ch->call.fuse;
+	struct cfs_fuse *f = b->call.fuse;
 
 	if (!may_wait) {
-		ch->apply(ch);
+		b->apply(b);
 	} else if (admission_try(f)) {
-		ch->apply(ch);
+		b->apply(b);
 		admission_release(f);
 	} else {
-		blocking_queue(ch);
+		blocking_queue(b);
 	}
 }

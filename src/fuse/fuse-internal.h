@@ -159,8 +159,8 @@ void admission_release(struct cfs_fuse *f);
 struct blocking {
 	struct queued queued; /* must be the first member */
 	struct call call;
-	struct cfs_activity_queued *shown;  /* set while the request is queued */
-	void (*apply)(struct blocking *ch); /* carries out the request and answers it */
+	struct cfs_activity_queued *shown; /* set while the request is queued */
+	void (*apply)(struct blocking *b); /* carries out the request and answers it */
 	fuse_ino_t ino;
 	uint64_t fh, off;
 	size_t size;
@@ -187,9 +187,9 @@ struct blocking {
 	};
 };
 /* Carries it out at once; with may_wait only after admission, which may queue it. */
-void blocking_run(struct blocking *ch, bool may_wait);
+void blocking_run(struct blocking *b, bool may_wait);
 /* For a caller that found no free slot. A request of the ring waits for one on its own thread. */
-void blocking_queue(struct blocking *ch);
+void blocking_queue(struct blocking *b);
 
 /* reply.c; every request is answered exactly once. r: 0 or a negative errno. */
 void reply_status(struct call *c, int r);

@@ -96,18 +96,18 @@ void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	reply_status(&c, cfs_vfs_releasedir(c.vfs, &c.ctx, fi->fh));
 }
 
-static void apply_fsyncdir(struct blocking *ch)
+static void apply_fsyncdir(struct blocking *b)
 {
-	struct call *c = &ch->call;
+	struct call *c = &b->call;
 
-	reply_status(c, cfs_vfs_fsyncdir(c->vfs, &c->ctx, ch->fh));
+	reply_status(c, cfs_vfs_fsyncdir(c->vfs, &c->ctx, b->fh));
 }
 
 void op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)
 {
-	struct blocking ch = {.apply = apply_fsyncdir, .fh = fi->fh};
+	struct blocking b = {.apply = apply_fsyncdir, .fh = fi->fh};
 
-	call_begin(&ch.call, req, "fsyncdir");
-	call_args(&ch.call, "%" PRIu64, ino);
-	blocking_run(&ch, cfs_vfs_has_closed(ch.call.vfs));
+	call_begin(&b.call, req, "fsyncdir");
+	call_args(&b.call, "%" PRIu64, ino);
+	blocking_run(&b, cfs_vfs_has_closed(b.call.vfs));
 }

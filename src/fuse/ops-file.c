@@ -10,27 +10,27 @@
 #include "base/wouldblock.h"
 #include "fuse-internal.h"
 
-static void apply_open(struct blocking *ch)
+static void apply_open(struct blocking *b)
 {
-	struct call *c = &ch->call;
+	struct call *c = &b->call;
 	struct cfs_vfs_open o;
 	int r;
 
-	r = cfs_vfs_open(c->vfs, &c->ctx, ch->ino, ch->open_flags, &o);
+	r = cfs_vfs_open(c->vfs, &c->ctx, b->ino, b->open_flags, &o);
 	reply_open(c, r, &o);
 }
 
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct blocking ch = {
+	struct blocking b = {
 		.apply = apply_open,
 		.ino = node_of_request(request_of(req), ino),
 		.open_flags = fi->flags,
 	};
 
-	call_begin_once(&ch.call, req, "open");
-	call_args(&ch.call, "%" PRIu64 ",%#x", ino, (unsigned)fi->flags);
-	blocking_run(&ch, (fi->flags & O_TRUNC) && cfs_vfs_has_unstored(ch.call.vfs, ino));
+	call_begin_once(&b.call, req, "open");
+	call_args(&b.call, "%" PRIu64 ",%#x", ino, (unsigned)fi->flags);
+	blocking_run(&b, (fi->flags & O_TRUNC) && cfs_vfs_has_unstored(b.call.vfs, ino));
 }
 
 void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
@@ -101,15 +101,15 @@ static void reply_read(struct call *c, int r, struct cfs_segs *segs)
 	}
 }
 
-static void apply_read(struct blocking *ch)
+static void apply_read(struct blocking *b)
 {
-	struct call *c = &ch->call;
+	struct call *c = &b->call;
 	struct cfs_segs segs;
 	int r;
 
 	cfs_segs_init(&segs);
 	cfs_set_repeated(true);
-	r = read_file(c, ch->fh, ch->off, ch->want, &segs);
+	r = read_file(c, b->fh, b->off, b->want, &segs);
 	cfs_set_repeated(false);
 	reply_read(c, r, &segs);
 }
@@ -155,26 +155,26 @@ static int drop_set_id(struct call *c, fuse_ino_t ino, uint64_t fh)
 	return r < 0 ? r : 0;
 }
 
-static void apply_write(struct blocking *ch)
+static void apply_write(struct blocking *b)
 {
-	struct call *c = &ch->call;
-	uint64_t at = ch->off;
+	struct call *c = &b->call;
+	uint64_t at = b->off;
 	int r = 0;
 
-	if (ch->drops_set_id)
-		r = drop_set_id(c, ch->ino, ch->fh);
+	if (b->drops_set_id)
+		r = drop_set_id(c, b->ino, b->fh);
 	if (r == 0)
-		r = cfs_vfs_write(c->vfs, &c->ctx, ch->fh, at, ch->append, ch->iov, ch->n_iov, &at);
-	reply_written(c, r, ch->size);
+		r = cfs_vfs_write(c->vfs, &c->ctx, b->fh, at, b->append, b->iov, b->n_iov, &at);
+	reply_written(c, r, b->size);
 	/* Another mount has extended the file: the kernel has the data at the wrong offset. */
-	if (r == 0 && at != ch->off)
-		drop_inode(c->fuse, ch->ino, (int64_t)ch->off);
+	if (r == 0 && at != b->off)
+		drop_inode(c->fuse, b->ino, (int64_t)b->off);
 }
 
 void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t off,
 		  struct fuse_file_info *fi)
 {
-	struct blocking ch = {
+	struct blocking b = {
 		.apply = apply_write,
 		.ino = ino,
 		.fh = fi->fh,
@@ -182,19 +182,19 @@ void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t
 		.size = fuse_buf_size(src),
 		.drops_set_id = request_drops_set_id(request_of(req)),
 	};
-	struct call *c = &ch.call;
+	struct call *c = &b.call;
 	size_t i;
 
 	if (fi->flags & O_APPEND)
 		call_begin_once(c, req, "write");
 	else
 		call_begin(c, req, "write");
-	call_args(c, "%" PRIu64 ",%zu,%lld,%#" PRIx64, ino, ch.size, (long long)off, fi->fh);
-	for (i = src->idx; i < src->count && ch.n_iov < BLOCKING_IOV; i++, ch.n_iov++) {
+	call_args(c, "%" PRIu64 ",%zu,%lld,%#" PRIx64, ino, b.size, (long long)off, fi->fh);
+	for (i = src->idx; i < src->count && b.n_iov < BLOCKING_IOV; i++, b.n_iov++) {
 		if (src->buf[i].flags & FUSE_BUF_IS_FD)
 			break;
-		ch.iov[ch.n_iov].iov_base = src->buf[i].mem;
-		ch.iov[ch.n_iov].iov_len = src->buf[i].size;
+		b.iov[b.n_iov].iov_base = src->buf[i].mem;
+		b.iov[b.n_iov].iov_len = src->buf[i].size;
 	}
 	/* Splicing is off, so the data arrives as one piece of memory. */
 	if (i < src->count || src->off) {
@@ -202,75 +202,75 @@ void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t
 		return;
 	}
 	/* With the write-back cache the kernel chooses the offsets of pages, even for O_APPEND. */
-	ch.append = (fi->flags & O_APPEND) && !fi->writepage && !c->fuse->conf.writeback_cache;
-	blocking_run(&ch, true);
+	b.append = (fi->flags & O_APPEND) && !fi->writepage && !c->fuse->conf.writeback_cache;
+	blocking_run(&b, true);
 }
 
-static void apply_flush(struct blocking *ch)
+static void apply_flush(struct blocking *b)
 {
-	struct call *c = &ch->call;
+	struct call *c = &b->call;
 
-	reply_status(c, cfs_vfs_flush_file(c->vfs, &c->ctx, ch->fh, ch->owner));
+	reply_status(c, cfs_vfs_flush_file(c->vfs, &c->ctx, b->fh, b->owner));
 }
 
 void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct blocking ch = {.apply = apply_flush, .fh = fi->fh, .owner = fi->lock_owner};
+	struct blocking b = {.apply = apply_flush, .fh = fi->fh, .owner = fi->lock_owner};
 
-	call_begin(&ch.call, req, "flush");
-	call_args(&ch.call, "%" PRIu64 ",%#" PRIx64, ino, fi->fh);
-	blocking_run(&ch, cfs_vfs_is_dirty(ch.call.vfs, fi->fh));
+	call_begin(&b.call, req, "flush");
+	call_args(&b.call, "%" PRIu64 ",%#" PRIx64, ino, fi->fh);
+	blocking_run(&b, cfs_vfs_is_dirty(b.call.vfs, fi->fh));
 }
 
-static void apply_fsync(struct blocking *ch)
+static void apply_fsync(struct blocking *b)
 {
-	struct call *c = &ch->call;
+	struct call *c = &b->call;
 
-	reply_status(c, cfs_vfs_fsync(c->vfs, &c->ctx, ch->fh));
+	reply_status(c, cfs_vfs_fsync(c->vfs, &c->ctx, b->fh));
 }
 
 void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)
 {
-	struct blocking ch = {.apply = apply_fsync, .fh = fi->fh};
+	struct blocking b = {.apply = apply_fsync, .fh = fi->fh};
 
-	call_begin(&ch.call, req, "fsync");
-	call_args(&ch.call, "%" PRIu64 ",%d,%#" PRIx64, ino, data_only, fi->fh);
-	blocking_run(&ch, true);
+	call_begin(&b.call, req, "fsync");
+	call_args(&b.call, "%" PRIu64 ",%d,%#" PRIx64, ino, data_only, fi->fh);
+	blocking_run(&b, true);
 }
 
-static void apply_release(struct blocking *ch)
+static void apply_release(struct blocking *b)
 {
-	struct call *c = &ch->call;
+	struct call *c = &b->call;
 
-	reply_status(c, cfs_vfs_release(c->vfs, &c->ctx, ch->fh));
+	reply_status(c, cfs_vfs_release(c->vfs, &c->ctx, b->fh));
 }
 
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct blocking ch = {.apply = apply_release, .fh = fi->fh};
+	struct blocking b = {.apply = apply_release, .fh = fi->fh};
 
-	call_begin(&ch.call, req, "release");
-	call_args(&ch.call, "%" PRIu64 ",%#" PRIx64, ino, fi->fh);
-	blocking_run(&ch, cfs_vfs_is_dirty(ch.call.vfs, fi->fh));
+	call_begin(&b.call, req, "release");
+	call_args(&b.call, "%" PRIu64 ",%#" PRIx64, ino, fi->fh);
+	blocking_run(&b, cfs_vfs_is_dirty(b.call.vfs, fi->fh));
 }
 
-static void apply_fallocate(struct blocking *ch)
+static void apply_fallocate(struct blocking *b)
 {
-	struct call *c = &ch->call;
+	struct call *c = &b->call;
 	int r = 0;
 
 	if (c->ctx.uid != 0)
-		r = drop_set_id(c, ch->ino, ch->fh);
+		r = drop_set_id(c, b->ino, b->fh);
 	if (r == 0)
-		r = cfs_vfs_fallocate(c->vfs, &c->ctx, ch->fh, ch->fallocate.mode, ch->off,
-				      ch->fallocate.len);
+		r = cfs_vfs_fallocate(c->vfs, &c->ctx, b->fh, b->fallocate.mode, b->off,
+				      b->fallocate.len);
 	reply_status(c, r);
 }
 
 void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len,
 		  struct fuse_file_info *fi)
 {
-	struct blocking ch = {
+	struct blocking b = {
 		.apply = apply_fallocate,
 		.ino = ino,
 		.fh = fi->fh,
@@ -278,45 +278,45 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
 		.fallocate = {.mode = (unsigned)mode, .len = (uint64_t)len},
 	};
 
-	call_begin(&ch.call, req, "fallocate");
-	call_args(&ch.call, "%" PRIu64 ",%#x,%lld,%lld", ino, (unsigned)mode, (long long)off,
+	call_begin(&b.call, req, "fallocate");
+	call_args(&b.call, "%" PRIu64 ",%#x,%lld,%lld", ino, (unsigned)mode, (long long)off,
 		  (long long)len);
-	blocking_run(&ch, cfs_vfs_has_unstored(ch.call.vfs, ino));
+	blocking_run(&b, cfs_vfs_has_unstored(b.call.vfs, ino));
 }
 
 #define COPY_STEP ((uint64_t)1 << 30) /* bounds the metadata transactions of a copy */
 
 /* Ends early at the end of the source, when the caller is interrupted, and at an error after some
  * bytes: the caller goes on with the rest, and gets the error then. */
-static int copy_range(struct blocking *ch, uint64_t *ret_copied)
+static int copy_range(struct blocking *b, uint64_t *ret_copied)
 {
-	const struct cfs_ctx *ctx = &ch->call.ctx;
+	const struct cfs_ctx *ctx = &b->call.ctx;
 	uint64_t done = 0, want, n;
 	int r;
 
 	do {
 		n = 0;
-		want = CFS_MIN(ch->copy.len - done, COPY_STEP);
-		r = cfs_vfs_copy_range(ch->call.vfs, ctx, ch->copy.src_fh, ch->copy.src_off + done,
-				       ch->fh, ch->off + done, want, &n);
+		want = CFS_MIN(b->copy.len - done, COPY_STEP);
+		r = cfs_vfs_copy_range(b->call.vfs, ctx, b->copy.src_fh, b->copy.src_off + done,
+				       b->fh, b->off + done, want, &n);
 		done += n;
-	} while (r == 0 && n == want && done < ch->copy.len &&
+	} while (r == 0 && n == want && done < b->copy.len &&
 		 !ctx->interrupted(ctx->interrupted_arg));
 	*ret_copied = done;
 	return done ? 0 : r;
 }
 
-static void apply_copy(struct blocking *ch)
+static void apply_copy(struct blocking *b)
 {
-	struct call *c = &ch->call;
+	struct call *c = &b->call;
 	uint64_t copied = 0;
 	int r = 0;
 
 	if (c->ctx.uid != 0)
-		r = drop_set_id(c, ch->ino, ch->fh);
+		r = drop_set_id(c, b->ino, b->fh);
 	if (r == 0)
-		r = copy_range(ch, &copied);
-	reply_copied(c, r, copied, ch->copy.wide);
+		r = copy_range(b, &copied);
+	reply_copied(c, r, copied, b->copy.wide);
 }
 
 void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
@@ -325,7 +325,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 {
 	bool wide = request_of(req)->opcode == CFS_FUSE_COPY_FILE_RANGE_64;
 	fuse_ino_t dst = ino_out & ~CFS_VFS_OTHER_NODE;
-	struct blocking ch = {
+	struct blocking b = {
 		.apply = apply_copy,
 		.ino = dst,
 		.fh = fi_out->fh,
@@ -340,11 +340,11 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 	};
 	struct cfs_vfs *v;
 
-	call_begin(&ch.call, req, "copy_file_range");
-	call_args(&ch.call, "%" PRIu64 ",%lld,%" PRIu64 ",%lld,%zu", ino_in, (long long)off_in, dst,
+	call_begin(&b.call, req, "copy_file_range");
+	call_args(&b.call, "%" PRIu64 ",%lld,%" PRIu64 ",%lld,%zu", ino_in, (long long)off_in, dst,
 		  (long long)off_out, len);
-	v = ch.call.vfs;
-	blocking_run(&ch, cfs_vfs_has_unstored(v, ino_in) || cfs_vfs_has_unstored(v, dst));
+	v = b.call.vfs;
+	blocking_run(&b, cfs_vfs_has_unstored(v, ino_in) || cfs_vfs_has_unstored(v, dst));
 }
 
 /* ---- other operations ---- */

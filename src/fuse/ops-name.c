@@ -59,14 +59,13 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	reply_attr(&c, r, &a);
 }
 
-static void apply_setattr(struct blocking *ch)
+static void apply_setattr(struct blocking *b)
 {
-	struct call *c = &ch->call;
+	struct call *c = &b->call;
 	struct cfs_vfs_attr a;
 	int r;
 
-	r = cfs_vfs_setattr(c->vfs, &c->ctx, ch->ino, ch->fh, ch->setattr.set, &ch->setattr.attr,
-			    &a);
+	r = cfs_vfs_setattr(c->vfs, &c->ctx, b->ino, b->fh, b->setattr.set, &b->setattr.attr, &a);
 	reply_attr(c, r, &a);
 }
 
@@ -81,16 +80,16 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		{FUSE_SET_ATTR_GID, CFS_SET_GID},     {FUSE_SET_ATTR_SIZE, CFS_VFS_SET_SIZE},
 		{FUSE_SET_ATTR_CTIME, CFS_SET_CTIME},
 	};
-	struct blocking ch = {
+	struct blocking b = {
 		.apply = apply_setattr,
 		.ino = ino,
 		.fh = fi ? fi->fh : 0,
 	};
-	struct call *c = &ch.call;
+	struct call *c = &b.call;
 	uint32_t set = 0;
 	size_t i;
 
-	ch.setattr.attr = (struct cfs_attr){
+	b.setattr.attr = (struct cfs_attr){
 		.mode = st->st_mode & 07777,
 		.uid = st->st_uid,
 		.gid = st->st_gid,
@@ -111,8 +110,8 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		set |= to_set & FUSE_SET_ATTR_MTIME_NOW ? CFS_SET_MTIME_NOW : CFS_SET_MTIME;
 	if (request_drops_set_id(request_of(req)))
 		set |= CFS_SET_KILL_SUID;
-	ch.setattr.set = set;
-	blocking_run(&ch, cfs_vfs_setattr_waits(c->vfs, ino, set));
+	b.setattr.set = set;
+	blocking_run(&b, cfs_vfs_setattr_waits(c->vfs, ino, set));
 }
 
 void op_readlink(fuse_req_t req, fuse_ino_t ino)
@@ -229,15 +228,15 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 	reply_status(&c, cfs_vfs_rmdir(c.vfs, &c.ctx, parent, name, strlen(name)));
 }
 
-static void apply_rename(struct blocking *ch)
+static void apply_rename(struct blocking *b)
 {
-	struct call *c = &ch->call;
-	struct cfs_rename in = ch->rename;
+	struct call *c = &b->call;
+	struct cfs_rename in = b->rename;
 
-	in.src_name = ch->iov[0].iov_base;
+	in.src_name = b->iov[0].iov_base;
 	in.dst_name = in.src_name + in.src_len + 1;
-	if (ch->n_iov > 1) /* it was not queued, which joins the names */
-		in.dst_name = ch->iov[1].iov_base;
+	if (b->n_iov > 1) /* it was not queued, which joins the names */
+		in.dst_name = b->iov[1].iov_base;
 	reply_status(c, cfs_vfs_rename(c->vfs, &c->ctx, &in));
 }
 
@@ -245,7 +244,7 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
 	       const char *new_name, unsigned int flags)
 {
 	size_t len = strlen(name), new_len = strlen(new_name);
-	struct blocking ch = {
+	struct blocking b = {
 		.apply = apply_rename,
 		.iov = {{(void *)(uintptr_t)name, len + 1},
 			{(void *)(uintptr_t)new_name, new_len + 1}},
@@ -261,14 +260,14 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
 			},
 	};
 
-	call_begin_once(&ch.call, req, "rename");
-	call_args(&ch.call, "%" PRIu64 ",%s,%" PRIu64 ",%s,%u", parent, name, new_parent, new_name,
+	call_begin_once(&b.call, req, "rename");
+	call_args(&b.call, "%" PRIu64 ",%s,%" PRIu64 ",%s,%u", parent, name, new_parent, new_name,
 		  flags);
 	/* RENAME_WHITEOUT has no meaning in the format. */
 	if (flags & ~(unsigned)(CFS_RENAME_NOREPLACE | CFS_RENAME_EXCHANGE))
-		reply_status(&ch.call, -EINVAL);
+		reply_status(&b.call, -EINVAL);
 	else
-		blocking_run(&ch, cfs_vfs_has_closed(ch.call.vfs));
+		blocking_run(&b, cfs_vfs_has_closed(b.call.vfs));
 }
 
 void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)

@@ -127,6 +127,7 @@ void reply_entry(struct call *c, int r, const struct cfs_vfs_entry *e)
 {
 	reply_node(c, r, e, 0);
 }
+
 void reply_node(struct call *c, int r, const struct cfs_vfs_entry *e, cfs_ino_t node)
 {
 	struct fuse_entry_out out;

@@ -51,10 +51,10 @@ struct queue {
 	/*
 	 * Registering an entry does not make the kernel look at the requests that wait for one.
 	 * Handing over an answer does (fs/fuse/dev_uring.c). added: entries that were added while
-	 * the ring served. seen: its value when the kernel last had no request waiting. A
+	 * the ring served. drained: its value when the kernel last had no request waiting. A
 	 * difference means that the queue may be stalled.
 	 */
-	_Atomic unsigned added, seen;
+	_Atomic unsigned added, drained;
 	/* Used by the watch thread only. */
 	uint64_t nudge_ms, pause_ms; /* when the next child is due; pause_ms 0: none */
 	unsigned nudged;	     /* `added` when the pause was set */
@@ -161,17 +161,17 @@ static void free_entry(const struct cfs_ring *r, struct entry *e)
 	free(e);
 }
 
-static void prepare(struct worker *m, unsigned op, const struct iovec *iov, uint64_t commit)
+static void prepare(struct worker *w, unsigned op, const struct iovec *iov, uint64_t commit)
 {
-	struct io_uring_sqe *sqe = io_uring_get_sqe(&m->uring);
-	struct ring_command cmd = {.commit_id = commit, .queue = (uint16_t)m->queue->number};
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&w->uring);
+	struct ring_command cmd = {.commit_id = commit, .queue = (uint16_t)w->queue->number};
 
 	/* The queue has room: a thread has one command at a time. */
 	if (!sqe)
 		abort();
 	memset(sqe, 0, 2 * sizeof(*sqe));
 	sqe->opcode = IORING_OP_URING_CMD;
-	sqe->fd = m->ring->conf.fd;
+	sqe->fd = w->ring->conf.fd;
 	sqe->cmd_op = op;
 	if (iov) {
 		sqe->addr = (uint64_t)(uintptr_t)iov;
@@ -233,7 +233,7 @@ static bool look_at_queue(struct queue *q)
 
 	if (q->nudger && waitpid(q->nudger, NULL, WNOHANG) != 0)
 		q->nudger = 0;
-	if (added == atomic_load(&q->seen)) {
+	if (added == atomic_load(&q->drained)) {
 		q->pause_ms = 0;
 		return q->nudger;
 	}
@@ -271,17 +271,17 @@ static struct worker *owner_of(const struct cfs_ring *r, const struct entry *e)
 static void rescue(struct cfs_ring *r, struct entry *e)
 {
 	unsigned answered = ANSWERED;
-	struct worker *m;
+	struct worker *w;
 
 	pthread_mutex_lock(&r->lock);
-	m = owner_of(r, e); /* NULL: the last attempt failed to start a thread */
-	if ((m && (m->parked || r->orphans >= r->conf.orphans)) ||
+	w = owner_of(r, e); /* NULL: the last attempt failed to start a thread */
+	if ((w && (w->parked || r->orphans >= r->conf.orphans)) ||
 	    !atomic_compare_exchange_strong(&e->state, &answered, TAKEN)) {
 		pthread_mutex_unlock(&r->lock);
 		return;
 	}
-	if (m) {
-		atomic_store(&m->entry, NULL);
+	if (w) {
+		atomic_store(&w->entry, NULL);
 		r->orphans++;
 	}
 	pthread_mutex_unlock(&r->lock);
@@ -434,21 +434,21 @@ static const struct cfs_channel_ops ops = {
  * Waits until the thread's request is answered, and returns the entry. NULL: another thread has got
  * it, or the connection has ended.
  */
-static struct entry *take_answer(struct worker *m)
+static struct entry *take_answer(struct worker *w)
 {
-	struct cfs_ring *r = m->ring;
-	struct entry *e = atomic_load(&m->entry);
+	struct cfs_ring *r = w->ring;
+	struct entry *e = atomic_load(&w->entry);
 	unsigned answered = ANSWERED;
 
 	if (e && atomic_compare_exchange_strong(&e->state, &answered, ARMED))
 		return e;
-	atomic_fetch_add(&m->queue->parked, 1);
+	atomic_fetch_add(&w->queue->parked, 1);
 	if (e)
-		replace_entry(m->queue);
+		replace_entry(w->queue);
 	pthread_mutex_lock(&r->lock);
-	m->parked = true;
+	w->parked = true;
 	for (;;) {
-		e = atomic_load(&m->entry);
+		e = atomic_load(&w->entry);
 		answered = ANSWERED;
 		if (!e || atomic_compare_exchange_strong(&e->state, &answered, ARMED))
 			break;
@@ -458,9 +458,9 @@ static struct entry *take_answer(struct worker *m)
 		}
 		cfs_cond_wait(&e->answered, &r->lock, cfs_deadline_in(PARK_MS));
 	}
-	m->parked = false;
+	w->parked = false;
 	pthread_mutex_unlock(&r->lock);
-	atomic_fetch_sub(&m->queue->parked, 1);
+	atomic_fetch_sub(&w->queue->parked, 1);
 	return e;
 }
 
@@ -477,9 +477,9 @@ static void end(struct cfs_ring *r, int error)
 }
 
 /* Puts the request of an entry together. False: it is malformed. */
-static bool take_request(struct worker *m, struct entry *e)
+static bool take_request(struct worker *w, struct entry *e)
 {
-	struct cfs_ring *r = m->ring;
+	struct cfs_ring *r = w->ring;
 	struct fuse_in_header *in;
 	size_t len = 0;
 
@@ -491,59 +491,59 @@ static bool take_request(struct worker *m, struct entry *e)
 	}
 	e->commit = in->unique;
 	e->touched = CFS_MAX(e->touched, len);
-	atomic_store(&e->in_place, len > sizeof(m->copy));
+	atomic_store(&e->in_place, len > sizeof(w->copy));
 	atomic_store(&e->state, TAKEN);
 	atomic_store(&e->unique, in->unique);
-	m->request = (struct cfs_request){
+	w->request = (struct cfs_request){
 		.id = {.unique = in->unique, .entry = e},
 		.in = in,
 		.len = len,
 		.gid = in->gid,
 		.opcode = in->opcode,
 	};
-	if (len && len <= sizeof(m->copy))
-		m->request.in = memcpy(m->copy, in, len);
+	if (len && len <= sizeof(w->copy))
+		w->request.in = memcpy(w->copy, in, len);
 	return len;
 }
 
 /* Hands the answer over, notes when the kernel has no request waiting, and waits for one. */
-static int hand_over(struct worker *m)
+static int hand_over(struct worker *w)
 {
-	unsigned added = atomic_load(&m->queue->added);
+	unsigned added = atomic_load(&w->queue->added);
 	int n;
 
-	if (io_uring_sq_ready(&m->uring)) {
-		n = io_uring_submit_and_get_events(&m->uring);
-		if (n <= 0 || io_uring_cq_ready(&m->uring))
+	if (io_uring_sq_ready(&w->uring)) {
+		n = io_uring_submit_and_get_events(&w->uring);
+		if (n <= 0 || io_uring_cq_ready(&w->uring))
 			return n;
-		atomic_store(&m->queue->seen, added);
+		atomic_store(&w->queue->drained, added);
 	}
-	return io_uring_submit_and_wait(&m->uring, 1);
+	return io_uring_submit_and_wait(&w->uring, 1);
 }
 
 /*
  * Hands the answer over and waits for the next request. The result of the command, or -EINTR: the
  * loop has ended. Requests that come after that stay unanswered until the connection ends.
  */
-static int wait_completion(struct worker *m)
+static int wait_completion(struct worker *w)
 {
-	struct cfs_ring *r = m->ring;
+	struct cfs_ring *r = w->ring;
 	struct io_uring_cqe *cqe;
 	int n, res;
 
 	for (;;) {
-		atomic_store(&m->receiving, true);
+		atomic_store(&w->receiving, true);
 		if (atomic_load(&r->ended)) {
-			io_uring_submit(&m->uring);
+			io_uring_submit(&w->uring);
 			return -EINTR;
 		}
-		n = atomic_load(&m->queue->added) == atomic_load(&m->queue->seen)
-			    ? io_uring_submit_and_wait(&m->uring, 1)
-			    : hand_over(m);
-		atomic_store(&m->receiving, false);
-		if (io_uring_peek_cqe(&m->uring, &cqe) == 0) {
+		n = atomic_load(&w->queue->added) == atomic_load(&w->queue->drained)
+			    ? io_uring_submit_and_wait(&w->uring, 1)
+			    : hand_over(w);
+		atomic_store(&w->receiving, false);
+		if (io_uring_peek_cqe(&w->uring, &cqe) == 0) {
 			res = cqe->res;
-			io_uring_cqe_seen(&m->uring, cqe);
+			io_uring_cqe_seen(&w->uring, cqe);
 			return res;
 		}
 		if (n < 0 && n != -EINTR && n != -EAGAIN && n != -EBUSY)
@@ -553,30 +553,30 @@ static int wait_completion(struct worker *m)
 
 /* Receives a request and carries it out. The entry is ARMED, with its command prepared or sent.
  * False: the thread ends. */
-static bool receive(struct worker *m, struct entry *e)
+static bool receive(struct worker *w, struct entry *e)
 {
-	struct cfs_ring *r = m->ring;
+	struct cfs_ring *r = w->ring;
 	int res;
 
-	res = wait_completion(m);
+	res = wait_completion(w);
 	if (res == -EINTR && atomic_load(&r->ended))
 		return false;
 	if (res < 0) {
 		end(r, res);
 		return false;
 	}
-	if (!take_request(m, e)) {
-		channel_reply_error(&r->channel, &m->request.id, -EIO);
+	if (!take_request(w, e)) {
+		channel_reply_error(&r->channel, &w->request.id, -EIO);
 		return true;
 	}
-	r->conf.serve(r->conf.arg, &m->request, m->place);
+	r->conf.serve(r->conf.arg, &w->request, w->place);
 	return true;
 }
 
 /* False: the entry cannot be registered. */
-static bool register_entry(struct worker *m, struct entry *e)
+static bool register_entry(struct worker *w, struct entry *e)
 {
-	struct cfs_ring *r = m->ring;
+	struct cfs_ring *r = w->ring;
 	struct iovec iov[2] = {
 		{.iov_base = e->page, .iov_len = sizeof(struct ring_header)},
 		{.iov_base = e->page + RING_PAGE, .iov_len = r->payload},
@@ -584,10 +584,10 @@ static bool register_entry(struct worker *m, struct entry *e)
 	struct io_uring_cqe *cqe;
 	int res;
 
-	prepare(m, RING_REGISTER, iov, 0);
-	res = io_uring_submit(&m->uring);
+	prepare(w, RING_REGISTER, iov, 0);
+	res = io_uring_submit(&w->uring);
 	/* A completion that is there at once may be a request already. */
-	if (res >= 0 && io_uring_peek_cqe(&m->uring, &cqe) == 0)
+	if (res >= 0 && io_uring_peek_cqe(&w->uring, &cqe) == 0)
 		res = cqe->res;
 	if (res < 0 && atomic_load(&r->serving))
 		end(r, res);
@@ -595,7 +595,7 @@ static bool register_entry(struct worker *m, struct entry *e)
 		return false;
 	atomic_store(&e->state, ARMED);
 	if (atomic_load(&r->serving)) {
-		atomic_fetch_add(&m->queue->added, 1);
+		atomic_fetch_add(&w->queue->added, 1);
 		if (atomic_load(&r->asleep))
 			poke_watch(r);
 	}
@@ -628,71 +628,71 @@ static void report_registration(struct cfs_ring *r, bool ok)
 }
 
 /* A thread without an entry frees itself; the others are joined by ring_stop(). */
-static void leave(struct worker *m)
+static void leave(struct worker *w)
 {
-	struct cfs_ring *r = m->ring;
+	struct cfs_ring *r = w->ring;
 	struct entry *e;
 
 	self = NULL;
 	cfs_activity_on_wait(NULL);
 	pthread_mutex_lock(&r->lock);
-	e = atomic_load(&m->entry);
+	e = atomic_load(&w->entry);
 	if (!e) {
 		r->orphans--;
-		r->workers[m->place] = NULL;
-		pthread_detach(m->thread);
+		r->workers[w->place] = NULL;
+		pthread_detach(w->thread);
 	} else {
-		m->done = true;
+		w->done = true;
 	}
 	r->n_workers--;
 	pthread_cond_broadcast(&r->changed);
 	pthread_mutex_unlock(&r->lock);
 	if (!e)
-		free(m);
+		free(w);
 }
 
 static void *run(void *arg)
 {
-	struct worker *m = arg;
-	struct entry *e = atomic_load(&m->entry);
+	struct worker *w = arg;
+	struct entry *e = atomic_load(&w->entry);
 	bool ok, fresh = atomic_load(&e->state) == UNREGISTERED;
 	sigset_t set;
 
 	sigemptyset(&set);
 	sigaddset(&set, WAKE_SIGNAL);
 	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-	self = m;
+	self = w;
 	cfs_activity_on_wait(show_answer);
-	ring_pin(m->queue->number);
-	ok = await_open(m->ring, uring_enable(&m->uring) == 0);
+	ring_pin(w->queue->number);
+	ok = await_open(w->ring, uring_enable(&w->uring) == 0);
 	if (ok && fresh) {
-		ok = register_entry(m, e);
-		report_registration(m->ring, ok);
+		ok = register_entry(w, e);
+		report_registration(w->ring, ok);
 	} else if (ok) {
 		atomic_store(&e->state, ARMED);
-		prepare(m, RING_COMMIT_AND_FETCH, NULL, e->commit);
+		prepare(w, RING_COMMIT_AND_FETCH, NULL, e->commit);
 	}
-	while (ok && receive(m, e)) {
-		e = take_answer(m);
+	while (ok && receive(w, e)) {
+		e = take_answer(w);
 		if (!e)
 			break;
-		prepare(m, RING_COMMIT_AND_FETCH, NULL, e->commit);
+		prepare(w, RING_COMMIT_AND_FETCH, NULL, e->commit);
 	}
-	io_uring_queue_exit(&m->uring);
-	leave(m);
+	io_uring_queue_exit(&w->uring);
+	leave(w);
 	return NULL;
 }
 
 /* Called with ring.lock held. */
-static int take_place(struct cfs_ring *r, struct worker *m)
+static int take_place(struct cfs_ring *r, struct worker *w)
 {
 	unsigned i;
 
 	for (i = 0; i < r->places; i++) {
 		if (r->workers[i])
 			continue;
-		m->place = i;
-		r->workers[i] = m;
+		w->place = i;
+		r->workers[i] = w;
 		r->n_workers++;
 		r->n_starting++;
 		return 0;
@@ -704,35 +704,35 @@ static int take_place(struct cfs_ring *r, struct worker *m)
 static int start_worker(struct queue *q, struct entry *e)
 {
 	struct cfs_ring *r = q->ring;
-	struct worker *m = calloc(1, sizeof(*m));
+	struct worker *w = calloc(1, sizeof(*w));
 	struct entry *own = e ? e : new_entry(q);
-	int ret = m && own ? uring_open(&m->uring) : -ENOMEM;
+	int ret = w && own ? uring_open(&w->uring) : -ENOMEM;
 
 	if (ret < 0)
 		goto out;
-	m->ring = r;
-	m->queue = q;
-	atomic_store(&m->entry, own);
+	w->ring = r;
+	w->queue = q;
+	atomic_store(&w->entry, own);
 	pthread_mutex_lock(&r->lock);
-	ret = atomic_load(&r->ended) ? -ECANCELED : take_place(r, m);
+	ret = atomic_load(&r->ended) ? -ECANCELED : take_place(r, w);
 	if (ret == 0)
-		ret = cfs_thread_start("fuse-ring", run, m, &m->thread);
+		ret = cfs_thread_start("fuse-ring", run, w, &w->thread);
 	if (ret == 0 && !e) {
 		own->beyond = atomic_fetch_add(&q->n_entries, 1) >= r->conf.depth;
 		own->next = r->entries;
 		r->entries = own;
 	}
-	if (ret < 0 && m->place < r->places && r->workers[m->place] == m) {
-		r->workers[m->place] = NULL;
+	if (ret < 0 && w->place < r->places && r->workers[w->place] == w) {
+		r->workers[w->place] = NULL;
 		r->n_workers--;
 		r->n_starting--;
 	}
 	pthread_mutex_unlock(&r->lock);
 	if (ret < 0)
-		io_uring_queue_exit(&m->uring);
+		io_uring_queue_exit(&w->uring);
 out:
 	if (ret < 0) {
-		free(m);
+		free(w);
 		if (own && !e)
 			free_entry(r, own);
 	}
@@ -790,14 +790,14 @@ static void close_spare(struct cfs_ring *r)
  */
 void ring_refuse(struct cfs_ring *r)
 {
-	struct worker m = {.ring = r, .queue = &(struct queue){.number = UINT16_MAX}};
+	struct worker w = {.ring = r, .queue = &(struct queue){.number = UINT16_MAX}};
 	int n;
 
-	m.uring = r->spare;
-	n = uring_enable(&m.uring);
+	w.uring = r->spare;
+	n = uring_enable(&w.uring);
 	if (n == 0) {
-		prepare(&m, RING_REGISTER, NULL, 0);
-		n = io_uring_submit(&m.uring);
+		prepare(&w, RING_REGISTER, NULL, 0);
+		n = io_uring_submit(&w.uring);
 	}
 	if (n < 0) {
 		cfs_err("the kernel cannot be told to use the device: error=%s", cfs_errname(n));

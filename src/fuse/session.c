@@ -161,7 +161,7 @@ static void free_session(struct cfs_fuse *f)
 }
 
 /* Another mount may have appeared here while the volume was opened. */
-static int check_point(const struct cfs_fuse *f, char err[256])
+static int check_mount_point(const struct cfs_fuse *f, char err[256])
 {
 	struct mounted m;
 
@@ -188,7 +188,7 @@ static int attach(struct cfs_fuse *f)
 	return r;
 }
 
-static int mount_there(struct cfs_fuse *f)
+static int mount_new(struct cfs_fuse *f)
 {
 	int r;
 
@@ -308,7 +308,7 @@ static int mount_session(struct cfs_fuse *f, char err[256])
 {
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
 	bool resumes = f->conf.device >= 0;
-	int r = check_point(f, err);
+	int r = check_mount_point(f, err);
 
 	if (r < 0)
 		return r;
@@ -328,7 +328,7 @@ static int mount_session(struct cfs_fuse *f, char err[256])
 			 last_message[0] ? last_message : "mount options refused");
 		goto out;
 	}
-	r = resumes ? attach(f) : mount_there(f);
+	r = resumes ? attach(f) : mount_new(f);
 	if (r < 0) {
 		snprintf(err, 256, "%s: %s", f->mount_point,
 			 last_message[0] ? last_message : strerror(-r));

@@ -266,7 +266,7 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 		ahead_opened(v, ino, &answer.attr);
 	/* A stat of the open file must not see older attributes. */
 	if (r == 0)
-		attr_read(v, ino, answer.seq, answer.asked_ns, &answer.attr);
+		accept_attr(v, ino, answer.seq, answer.asked_ns, &answer.attr);
 	if (r < 0)
 		vnode_put(n);
 	return stale_if_gone(v, ino, r);

@@ -146,7 +146,7 @@ void vnode_put(struct vnode *n)
 	/* No thread can take a reference after this, so the flags are final. */
 	sustained = atomic_load(&n->sustained);
 	forget_cached(
-		n); /* again: readers that asked the engine before ask once more, attr_read() */
+		n); /* again: readers that asked the engine before ask once more, accept_attr() */
 	cfs_table_remove(v->vnodes, &n->node);
 	file = vnode_file(n);
 	mark = atomic_load(&n->mark);

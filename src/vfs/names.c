@@ -42,20 +42,25 @@ static bool may_use_cache(struct vnode *n)
 	return !n || !atomic_load_explicit(&n->written, memory_order_relaxed);
 }
 
-bool attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
-	       struct cfs_attr *attr)
+static void overlay_and_cache(struct cfs_vfs *v, struct vnode *n, cfs_ino_t ino, uint64_t seq,
+			      uint64_t asked_ns, struct cfs_attr *attr)
+{
+	if (n)
+		vnode_overlay(n, attr, asked_ns);
+	if (may_use_cache(n))
+		cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, attr);
+}
+
+bool accept_attr(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
+		 struct cfs_attr *attr)
 {
 	struct vnode *n = vnode_find(v, ino);
+	bool current;
 
-	if (n) {
-		vnode_overlay(n, attr, asked_ns);
-		if (may_use_cache(n))
-			cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, attr);
-		vnode_put(n);
-		return true;
-	}
-	cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, attr);
-	return !cache_changed_since(&v->cache, ino, seq);
+	overlay_and_cache(v, n, ino, seq, asked_ns, attr);
+	current = n || !cache_changed_since(&v->cache, ino, seq);
+	vnode_put(n);
+	return current;
 }
 
 void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
@@ -94,12 +99,8 @@ static int read_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 	r = cfs_meta_getattr(v->conf.meta, ctx, ino, ret);
 	if (r == 0 && ino == CFS_TRASH_INO)
 		ret->length = 0; /* as other clients show it, whatever is stored */
-	if (r == 0) {
-		if (n)
-			vnode_overlay(n, ret, asked_ns);
-		if (may_use_cache(n))
-			cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, ret);
-	}
+	if (r == 0)
+		overlay_and_cache(v, n, ino, seq, asked_ns, ret);
 	vnode_put(n);
 	return r;
 }
@@ -290,7 +291,7 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 			.attr_ms = (uint32_t)v->conf.attr_timeout_ms,
 			.entry_ms = entry_timeout(v, &e.attr),
 		};
-		if (!attr_read(v, e.ino, seq, asked_ns, &ret->attr))
+		if (!accept_attr(v, e.ino, seq, asked_ns, &ret->attr))
 			r = get_attr(v, ctx, e.ino, &ret->attr, &ret->attr_ms);
 		if (r < 0)
 			return stale_if_gone(v, e.ino, r);
@@ -733,7 +734,7 @@ static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t p
 	parent = ino_in(v, parent);
 	if (name_is_reserved(v, parent, name, len))
 		return -EPERM;
-	r = replay_removed(ctx, fn(v->conf.meta, ctx, parent, name, len, flags, &what));
+	r = replay_removed(ctx, fn(v->conf.meta, ctx, parent, name, len, flags, &what), -ENOENT);
 	if (r == 0) {
 		directory_changed(v, parent, seq, asked_ns, &what.parent);
 		name_removed(v, ctx, &what);

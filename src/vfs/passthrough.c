@@ -141,9 +141,9 @@ static bool begin(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_n
 
 	if (!w)
 		return false;
-	fd = cfs_whole_lend_fd(w);
+	fd = cfs_whole_get_fd(w);
 	id = fd < 0 ? -EBADF : b->open(b->arg, fd);
-	cfs_whole_return_fd(w);
+	cfs_whole_put_fd(w);
 	if (id == -EOPNOTSUPP)
 		cfs_data_refuse_whole(n->vfs->conf.data);
 	if (id <= 0) {

@@ -40,9 +40,9 @@ int replay_linked(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t
 	return 0;
 }
 
-int replay_removed(const struct cfs_ctx *ctx, int r)
+int replay_removed(const struct cfs_ctx *ctx, int r, int gone)
 {
-	return ctx->replay && r == -ENOENT ? 0 : r;
+	return ctx->replay && r == gone ? 0 : r;
 }
 
 void replay_record_target(struct cfs_vfs *v, const struct cfs_ctx *ctx,
@@ -101,11 +101,6 @@ int replay_set_xattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_in
 		r = 0;
 	free(have);
 	return r;
-}
-
-int replay_removed_xattr(const struct cfs_ctx *ctx, int r)
-{
-	return ctx->replay && r == -ENODATA ? 0 : r;
 }
 
 /* Compares the pieces with the vector, which has the same length. */

@@ -313,8 +313,8 @@ int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct
  * Adds unstored writes of this mount to attributes that were just read from the engine, and caches
  * them. False: the last close of the file came meanwhile, and the answer may be older.
  */
-bool attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
-	       struct cfs_attr *attr);
+bool accept_attr(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
+		 struct cfs_attr *attr);
 /*
  * Returns r, but -ESTALE for -ENOENT: another mount has removed an inode that the kernel knows. Its
  * name may be that of another inode, so the kernel looks it up again, once.
@@ -428,7 +428,8 @@ bool replay_made(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent,
 /* These get the result of the replay as r, and return that of the first run if it is known. */
 int replay_linked(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
 		  cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret);
-int replay_removed(const struct cfs_ctx *ctx, int r);
+/* gone: the error of a removal of what is not there. */
+int replay_removed(const struct cfs_ctx *ctx, int r, int gone);
 /* Called before a rename that is no exchange: records the target's inode. */
 void replay_record_target(struct cfs_vfs *v, const struct cfs_ctx *ctx,
 			  const struct cfs_rename *req);
@@ -436,7 +437,6 @@ int replay_renamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r,
 		   const struct cfs_rename *req);
 int replay_set_xattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
 		     const char *name, const void *value, size_t size);
-int replay_removed_xattr(const struct cfs_ctx *ctx, int r);
 /* Called before an exchange, which a replay would undo. *ret_done: the first run carried it out. */
 int replay_exchange(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req,
 		    bool *ret_done);

@@ -157,7 +157,7 @@ int cfs_vfs_removexattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t 
 	r = store_change(v, ctx, ino);
 	if (r == 0)
 		r = cfs_meta_removexattr(v->conf.meta, ctx, ino, name);
-	r = replay_removed_xattr(ctx, r);
+	r = replay_removed(ctx, r, -ENODATA);
 	cache_changed(&v->cache, 0, 0, ino, NULL);
 	return stale_if_gone(v, ino, r);
 }

@@ -277,11 +277,11 @@ struct cfs_whole_file {
 	uint64_t ino, hash;
 	uint64_t charge; /* bytes */
 	uint32_t used_s;
-	unsigned refs; /* users */
-	bool known;    /* this process has made or verified it; stamp is set */
-	bool gone;     /* it has left the table, and is freed by its last user */
-	bool lent;     /* the descriptor is */
-	int fd;	       /* -1: closed */
+	unsigned refs;	/* users */
+	bool known;	/* this process has made or verified it; stamp is set */
+	bool gone;	/* it has left the table, and is freed by its last user */
+	bool fd_in_use; /* between cfs_whole_get_fd() and cfs_whole_put_fd() */
+	int fd;		/* -1: closed */
 	struct cfs_whole_stamp stamp;
 };
 

@@ -102,7 +102,7 @@ static int take_fd(struct whole_files *t, struct cfs_whole_file *w)
 {
 	int fd = w->fd;
 
-	if (fd < 0 || w->lent)
+	if (fd < 0 || w->fd_in_use)
 		return -1;
 	w->fd = -1;
 	t->n_open--;
@@ -212,24 +212,24 @@ void cfs_whole_put(struct cfs_whole_file *w)
 		end(w);
 }
 
-int cfs_whole_lend_fd(struct cfs_whole_file *w)
+int cfs_whole_get_fd(struct cfs_whole_file *w)
 {
 	struct whole_files *t = &w->dir->disk->wholes;
 	int fd;
 
 	pthread_mutex_lock(&t->lock);
 	fd = w->fd;
-	w->lent = fd >= 0;
+	w->fd_in_use = fd >= 0;
 	pthread_mutex_unlock(&t->lock);
 	return fd;
 }
 
-void cfs_whole_return_fd(struct cfs_whole_file *w)
+void cfs_whole_put_fd(struct cfs_whole_file *w)
 {
 	struct whole_files *t = &w->dir->disk->wholes;
 
 	pthread_mutex_lock(&t->lock);
-	w->lent = false;
+	w->fd_in_use = false;
 	pthread_mutex_unlock(&t->lock);
 }
 
@@ -563,7 +563,7 @@ void cfs_whole_scan(struct disk_dir *dir)
 }
 
 /* Lists the open files without a user, each with a reference; malloc'ed. */
-static struct cfs_whole_file **hold_unused(struct disk_dir *dir, unsigned *ret_n)
+static struct cfs_whole_file **ref_unused(struct disk_dir *dir, unsigned *ret_n)
 {
 	struct whole_files *t = &dir->disk->wholes;
 	struct cfs_whole_file *w, **v;
@@ -593,7 +593,7 @@ static void drop_removed(struct disk_dir *dir)
 	struct stat st;
 	unsigned i, n;
 
-	v = hold_unused(dir, &n);
+	v = ref_unused(dir, &n);
 	for (i = 0; i < n; i++) {
 		if (fstat(v[i]->fd, &st) == 0 && st.st_nlink == 0) {
 			pthread_mutex_lock(&t->lock);

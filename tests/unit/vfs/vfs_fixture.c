@@ -444,12 +444,12 @@ void cfs_whole_put(struct cfs_whole_file *w)
 {
 }
 
-int cfs_whole_lend_fd(struct cfs_whole_file *w)
+int cfs_whole_get_fd(struct cfs_whole_file *w)
 {
 	return -1;
 }
 
-void cfs_whole_return_fd(struct cfs_whole_file *w)
+void cfs_whole_put_fd(struct cfs_whole_file *w)
 {
 }
 

@@ -146,7 +146,7 @@ int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t err_s
 /*
  * Starts what cfs_file_flush() waits for, and lets the file wait for its turn: files given to this
  * call are committed one after the other, in the order of the calls. Blocks are stored in parallel.
- * A file leaves the order when somebody waits for it in another way (flush, fsync, truncate), or
+ * A file leaves the order when a thread waits for it in another way (flush, fsync, truncate), or
  * when one of its blocks misses its deadline; the next one follows then.
  *
  * 1: `closed` will be called, once, by any thread and without locks: err is 0 or the first error
@@ -204,7 +204,7 @@ int cfs_file_seek(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, i
  * round trip, and starts to fetch the bytes with which reads of the files begin. The attributes and
  * `named` of the heads are for the caller; their records are freed. Waits for the metadata. 1:
  * done. 0: nothing was asked, since most files were fetched in vain lately. cfs_data_reads_ahead():
- * whether to call it: conf.max_readahead is not 0, and the store is far (cfs_store_is_far).
+ * whether to call it: conf.max_readahead is not 0, and the store is slow (cfs_store_is_slow).
  */
 bool cfs_data_reads_ahead(const struct cfs_data *d);
 int cfs_data_read_ahead(struct cfs_data *d, const struct cfs_ctx *ctx, struct cfs_head *heads,

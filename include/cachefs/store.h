@@ -138,7 +138,7 @@ struct cfs_pattern {
 
 /* Where the bytes of a read came from. */
 enum cfs_source {
-	CFS_SOURCE_NEAR,   /* the caches of this machine */
+	CFS_SOURCE_LOCAL,  /* the caches of this machine */
 	CFS_SOURCE_REMOTE, /* beyond them, with the pages around the range; memory keeps these */
 	CFS_SOURCE_RANGE,  /* a peer gave just the range; nothing keeps it */
 };
@@ -169,7 +169,7 @@ bool cfs_store_prefetch_block(struct cfs_store *s, const struct cfs_block *b, ui
  * Whether blocks that are not in memory have lately taken long (1 ms or more): then even small ones
  * are worth fetching before they are wanted.
  */
-bool cfs_store_is_far(const struct cfs_store *s);
+bool cfs_store_is_slow(const struct cfs_store *s);
 /* Drops the prefetches of `owner` that have not begun. */
 void cfs_store_cancel(struct cfs_store *s, uint64_t owner);
 /* True when all of the range could be read without leaving memory. */

@@ -291,7 +291,7 @@ static void fetch(struct cfs_data *d)
 
 bool cfs_data_reads_ahead(const struct cfs_data *d)
 {
-	return d->conf.max_readahead && cfs_store_is_far(d->conf.store);
+	return d->conf.max_readahead && cfs_store_is_slow(d->conf.store);
 }
 
 int cfs_data_read_ahead(struct cfs_data *d, const struct cfs_ctx *ctx, struct cfs_head *heads,

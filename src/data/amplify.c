@@ -88,7 +88,7 @@ bool cfs_amplify_note(struct cfs_file *f, const struct cfs_block *b, uint32_t of
 	struct part_read *p;
 	uint64_t bits;
 
-	if (!f->amplify && source != CFS_SOURCE_NEAR) {
+	if (!f->amplify && source != CFS_SOURCE_LOCAL) {
 		f->amplify = calloc(1, sizeof(*f->amplify));
 		if (f->amplify)
 			f->amplify->price = 1;
@@ -98,7 +98,7 @@ bool cfs_amplify_note(struct cfs_file *f, const struct cfs_block *b, uint32_t of
 		return false;
 	p = &a->v[place_of(b)];
 	if (p->slice != b->slice || p->index != b->index) {
-		if (source == CFS_SOURCE_NEAR)
+		if (source == CFS_SOURCE_LOCAL)
 			return false;
 		a->n += p->units == 0;
 		a->units -= p->units;

@@ -41,7 +41,7 @@ void cfs_closing_release(struct cfs_file *f)
 	s->held = false;
 }
 
-/* ---- turns ---- */
+/* ---- the front of the queue ---- */
 
 static void release(struct cfs_file *f)
 {
@@ -50,7 +50,7 @@ static void release(struct cfs_file *f)
 }
 
 /* True when nothing of the file is left to wait for. */
-static bool take_turn(struct cfs_closing *c)
+static bool has_ended(struct cfs_closing *c)
 {
 	struct cfs_file *f = c->file;
 	struct cfs_wslice *s;
@@ -179,7 +179,7 @@ void cfs_closing_advance(struct cfs_data *d)
 			break;
 		q->advancing = true;
 		pthread_mutex_unlock(&q->lock);
-		if (take_turn(c)) {
+		if (has_ended(c)) {
 			end_first(q, c);
 			pthread_mutex_lock(&q->lock);
 			q->again = true;
@@ -241,7 +241,7 @@ bool cfs_closing_has_all(struct cfs_file *f)
 }
 
 /* Called with the file's lock; drops it while waiting. */
-static int await_own_turn(struct cfs_file *f, cfs_deadline_t deadline)
+static int await_earlier_close(struct cfs_file *f, cfs_deadline_t deadline)
 {
 	int r = 0;
 
@@ -271,7 +271,7 @@ static void enqueue(struct cfs_file *f, struct cfs_closing *c)
 	cfs_file_freeze(f);
 	pthread_mutex_lock(&q->lock);
 	first = TAILQ_EMPTY(&q->files);
-	c->turn = ++q->turns;
+	c->ticket = ++q->tickets;
 	TAILQ_INSERT_TAIL(&q->files, c, in_queue);
 	pthread_mutex_unlock(&q->lock);
 	TAILQ_FOREACH(s, &f->slices, in_file)
@@ -297,7 +297,7 @@ int cfs_file_flush_later(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t
 		return r;
 	}
 	pthread_mutex_lock(&f->lock);
-	r = await_own_turn(f, ctx->deadline);
+	r = await_earlier_close(f, ctx->deadline);
 	failed = f->err_seq != err_seq;
 	queued = r == 0 && !failed && has_unqueued(f);
 	if (queued)
@@ -329,10 +329,10 @@ int cfs_data_await_closed(struct cfs_data *d, cfs_deadline_t deadline)
 		return 0;
 	cfs_activity_wait(CFS_WAIT_QUEUE, 0, "of closed files to be committed");
 	pthread_mutex_lock(&q->lock);
-	last = q->turns;
-	while ((c = TAILQ_FIRST(&q->files)) && c->turn <= last && r == 0)
+	last = q->tickets;
+	while ((c = TAILQ_FIRST(&q->files)) && c->ticket <= last && r == 0)
 		r = cfs_cond_wait(&q->moved, &q->lock, deadline);
-	r = c && c->turn <= last ? -EIO : 0;
+	r = c && c->ticket <= last ? -EIO : 0;
 	pthread_mutex_unlock(&q->lock);
 	cfs_activity_wait_end();
 	return r;
@@ -345,26 +345,26 @@ int cfs_data_sync_closed(struct cfs_data *d, cfs_deadline_t deadline)
 	return r < 0 ? r : cfs_store_sync(d->conf.store, deadline);
 }
 
-static uint64_t first_turn(struct cfs_closing_queue *q)
+static uint64_t first_ticket(struct cfs_closing_queue *q)
 {
 	struct cfs_closing *c;
-	uint64_t turn;
+	uint64_t ticket;
 
 	pthread_mutex_lock(&q->lock);
 	c = TAILQ_FIRST(&q->files);
-	turn = c ? c->turn : 0;
+	ticket = c ? c->ticket : 0;
 	pthread_mutex_unlock(&q->lock);
-	return turn;
+	return ticket;
 }
 
 void cfs_data_end_closed(struct cfs_data *d)
 {
-	uint64_t turn;
+	uint64_t ticket;
 
-	while ((turn = first_turn(&d->closing))) {
+	while ((ticket = first_ticket(&d->closing))) {
 		if (cfs_data_await_closed(
 			    d, cfs_deadline_in(END_PATIENCE * d->conf.io_timeout_ms)) < 0 &&
-		    first_turn(&d->closing) == turn)
+		    first_ticket(&d->closing) == ticket)
 			break;
 	}
 	atomic_store(&d->closing.ending, true);

@@ -55,7 +55,7 @@ TAILQ_HEAD(cfs_closing_list, cfs_closing);
 struct cfs_closing {
 	TAILQ_ENTRY(cfs_closing) in_queue;
 	struct cfs_file *file;	    /* holds a reference */
-	uint64_t turn;		    /* its place in the order of closes */
+	uint64_t ticket;	    /* its number in the order of closes */
 	uint64_t last;		    /* the slice written last before the close */
 	uint32_t err_seq, late_seq; /* of the file at the close */
 	int err;
@@ -66,8 +66,8 @@ struct cfs_closing {
 struct cfs_closing_queue {
 	pthread_mutex_t lock;
 	pthread_cond_t moved;	       /* the first one has ended */
-	struct cfs_closing_list files; /* in the order of closes; only the first one commits */
-	uint64_t turns;		       /* given out */
+	struct cfs_closing_list files; /* in the order of closes, in which they commit */
+	uint64_t tickets;	       /* given out */
 	bool advancing, again;	       /* a thread looks at the first one; it must look again */
 	_Atomic uint64_t n;	       /* files, and closes about to add one; bounded */
 	_Atomic bool ending;	       /* no file is waited for any more */
@@ -139,7 +139,7 @@ struct cfs_wslice {
 	unsigned puts;	 /* puts that the store has not answered yet */
 	bool busy;	 /* a writer copies into it */
 	bool frozen;	 /* takes no more writes */
-	bool held;	 /* waits for the turn of its closed file to be committed */
+	bool held;	 /* waits until its closed file may commit */
 	bool claimed;	 /* a thread has undertaken to upload its tail */
 	bool tailed;	 /* ... and has started: no bytes are left to hand over */
 	bool sent;	 /* a commit was begun; a repeated one is the same to the last attribute */
@@ -236,7 +236,7 @@ struct cfs_file {
 	size_t n_chunks, cap_chunks;
 	struct cfs_wslice_list slices; /* not committed, in order of creation */
 	unsigned n_pending;
-	struct cfs_closing *closing;	  /* NULL: it does not wait for its turn */
+	struct cfs_closing *closing;	  /* NULL: it is not in the queue */
 	unsigned n_sent;		  /* of them, with a commit under way */
 	struct cfs_waiting_attrs waiting; /* set 0: none */
 	bool carrying;			  /* a commit with attributes is under way */
@@ -249,7 +249,7 @@ struct cfs_file {
 	uint32_t err_seq;
 	int errs[CFS_FILE_ERRORS];
 	struct cfs_session_read sessions[CFS_FILE_SESSIONS];
-	struct cfs_session_past past[CFS_FILE_PAST]; /* the last ones, in turn */
+	struct cfs_session_past past[CFS_FILE_PAST]; /* the last ones; the oldest is replaced */
 	unsigned next_past;
 	uint64_t pause; /* reads of other sessions after which one has probably ended */
 	struct cfs_amplify *amplify; /* NULL: there was no random read */
@@ -312,7 +312,7 @@ void cfs_chunks_free(struct cfs_file *f);
 /* file.c */
 /*
  * Operations that change a file are serialised: this waits for the one under way. Flushes and reads
- * need no turn.
+ * do not wait.
  */
 int cfs_file_op_begin(struct cfs_file *f, cfs_deadline_t deadline);
 void cfs_file_op_end(struct cfs_file *f);
@@ -424,11 +424,11 @@ void cfs_file_await_commit(const struct cfs_file *f, uint64_t slice);
 /* close.c */
 int cfs_closing_init(struct cfs_closing_queue *q);
 void cfs_closing_fini(struct cfs_closing_queue *q);
-/* Ends the turns of files that are committed, and begins the next. Called without locks. */
+/* Removes committed files from the queue, and has the next ones commit. Called without locks. */
 void cfs_closing_advance(struct cfs_data *d);
-/* Whether all slices of the file wait for its turn. Called without locks. */
+/* Whether all slices of the file wait in the queue. Called without locks. */
 bool cfs_closing_has_all(struct cfs_file *f);
-/* Called with the file's lock: somebody waits for its slices, which need no turn any more. */
+/* Called with the file's lock: a thread waits for its slices, which may commit out of order. */
 void cfs_closing_release(struct cfs_file *f);
 
 /* whole.c */

@@ -230,12 +230,12 @@ static int read_blocks(struct reader *rd, const struct part *part, struct cfs_se
 		if (r < 0)
 			return r;
 		if (rd->block < STARTED_MAX && (rd->started >> rd->block & 1) &&
-		    source == CFS_SOURCE_NEAR)
+		    source == CFS_SOURCE_LOCAL)
 			source = CFS_SOURCE_REMOTE;
 		rd->block++;
 		/* Hits of a read that is repeated were noted before. */
 		if (pattern.random && !pattern.likely && n < b.len &&
-		    (source != CFS_SOURCE_NEAR || !cfs_is_repeated()))
+		    (source != CFS_SOURCE_LOCAL || !cfs_is_repeated()))
 			note_random(rd, &b, in, n, source);
 		off += n;
 	}

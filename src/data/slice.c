@@ -374,7 +374,6 @@ static void put_start(struct put *p, cfs_deadline_t deadline)
 static void put_retry(struct cfs_job *job)
 {
 	struct put *p = caa_container_of(job, struct put, job);
-
 	struct cfs_file *f = p->slice->file;
 	uint64_t id;
 

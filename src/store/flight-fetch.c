@@ -11,7 +11,7 @@
 #include "base/unwanted.h"
 #include "flight-internal.h"
 
-#define FAR_NS	   1000000 /* cfs_store_is_far() */
+#define SLOW_NS	   1000000 /* cfs_store_is_slow() */
 #define HURRIED_MS 3000	   /* cfs_store_hurry_reads() */
 
 /* Asks the object store while a tier may still write to the flight's pages. */
@@ -239,7 +239,7 @@ static ssize_t ask_tier(struct flight *f, bool nowait)
 	if (nowait)
 		return t->ops->get(t->tier, &f->id, f->off, iov, n, true, f->deadline);
 	atomic_store(&f->wait_start_ms, cfs_now_ms());
-	atomic_store(&f->begun, true);
+	atomic_store(&f->in_tier, true);
 	if (t->ops->get_hedged)
 		got = get_hedged(f, t, iov, n);
 	else
@@ -254,9 +254,11 @@ static int run(struct flight *f, const struct cfs_workers *w)
 	struct iovec iov[CFS_STORE_PAGES_MAX + 1];
 	ssize_t got;
 
-	while (f->state != READ_OBJECT) {
+	for (;;) {
 		if (w && w != cfs_route_workers(s, f->state))
 			return -EAGAIN;
+		if (f->state == READ_OBJECT)
+			return fetch_object(f, iov, (int)fill_iov(f, f->pages, iov), !w);
 		got = ask_tier(f, !w);
 		if (got == (ssize_t)f->len)
 			return 0;
@@ -267,9 +269,6 @@ static int run(struct flight *f, const struct cfs_workers *w)
 		if (got == -EALREADY)
 			return 0;
 	}
-	if (w && w != cfs_route_workers(s, f->state))
-		return -EAGAIN;
-	return fetch_object(f, iov, (int)fill_iov(f, f->pages, iov), !w);
 }
 
 /* A moving average, without the time that the bytes take at 1 GB/s. Races lose a sample. */
@@ -293,9 +292,9 @@ int cfs_flight_run(struct flight *f, const struct cfs_workers *w)
 	return r;
 }
 
-bool cfs_store_is_far(const struct cfs_store *s)
+bool cfs_store_is_slow(const struct cfs_store *s)
 {
-	return atomic_load_explicit(&s->miss_ns, memory_order_relaxed) >= FAR_NS;
+	return atomic_load_explicit(&s->miss_ns, memory_order_relaxed) >= SLOW_NS;
 }
 
 uint64_t cfs_flight_left_ms(struct cfs_store *s, const struct cfs_block *b)

@@ -41,7 +41,7 @@ struct flight {
 	_Atomic enum read_state state;
 	_Atomic unsigned source; /* number of the tier it is in, or that had it; n_tiers: none */
 	_Atomic uint64_t wait_start_ms; /* since when it waits for a tier, or 0 */
-	_Atomic bool begun;		/* in the tier, not in the queue before it */
+	_Atomic bool in_tier;		/* in the tier, not in the queue before it */
 	struct cfs_arrival arrival;	/* from the object store */
 
 	/* Under the shard's lock. */

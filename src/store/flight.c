@@ -418,18 +418,18 @@ static int launch(struct cfs_store *s, struct awaited *awaited, cfs_deadline_t d
  * Only the first tier can be the only one with the block. The worker runs concurrently: the tier is
  * loaded before the start of the wait, so that a long wait is never charged to a later tier.
  */
-static bool tier_is_late(const struct flight *f, unsigned *ret_tier, bool *ret_begun)
+static bool tier_is_late(const struct flight *f, unsigned *ret_tier, bool *ret_in_tier)
 {
 	const struct cfs_store *s = f->store;
 	unsigned tier = atomic_load(&f->source);
-	bool begun = atomic_load(&f->begun);
+	bool in_tier = atomic_load(&f->in_tier);
 	uint64_t wait_start_ms = atomic_load(&f->wait_start_ms);
 	bool local = cfs_route_state(s, tier) == READ_LOCAL;
 
 	if (!wait_start_ms || (local && f->route.only))
 		return false;
 	*ret_tier = tier;
-	*ret_begun = begun;
+	*ret_in_tier = in_tier;
 	return cfs_now_ms() - wait_start_ms >= (local ? s->local_timeout_ms : s->tier_timeout_ms);
 }
 
@@ -439,7 +439,7 @@ static int wait_flight(struct flight *f, const struct cfs_miss *m, struct awaite
 	cfs_deadline_t until = cfs_deadline_min(m->deadline, f->deadline), next = until;
 	struct cfs_store *s = f->store;
 	unsigned tier = 0;
-	bool late = false, begun = false;
+	bool late = false, in_tier = false;
 	int r = 0;
 
 	pthread_mutex_lock(&f->shard->lock);
@@ -465,7 +465,7 @@ static int wait_flight(struct flight *f, const struct cfs_miss *m, struct awaite
 		r = cfs_cond_wait(&f->changed, &f->shard->lock, next);
 		if (r == 0 || f->done)
 			continue;
-		if (tier_is_late(f, &tier, &begun)) {
+		if (tier_is_late(f, &tier, &in_tier)) {
 			late = true;
 			f->late = cfs_route_state(s, tier) == READ_LOCAL;
 			end_flight(f, -EAGAIN);
@@ -483,7 +483,7 @@ static int wait_flight(struct flight *f, const struct cfs_miss *m, struct awaite
 	awaited->late |= f->late;
 	pthread_mutex_unlock(&f->shard->lock);
 	/* While it was queued, the disk of an earlier job delayed it, not its own. */
-	if (late && begun)
+	if (late && in_tier)
 		cfs_route_abandon(s, tier, &f->id);
 	else if (late)
 		cfs_workers_replace(s->local_workers);

@@ -86,7 +86,6 @@ static ssize_t ask(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 static ssize_t run_range_read(struct cfs_task *task)
 {
 	struct range_read *d = (struct range_read *)task;
-
 	ssize_t n;
 
 	cfs_store_await_block(d->store, &d->id);

@@ -9,34 +9,34 @@
 
 #define QUEUE_LIMIT 64
 
-struct whole {
+struct block_prefetch {
 	struct cfs_job job; /* first */
 	struct cfs_store *store;
 	struct cfs_block id;
 	uint64_t owner;
-	TAILQ_ENTRY(whole) link; /* in store->block_prefetches until it runs */
+	TAILQ_ENTRY(block_prefetch) link; /* in store->block_prefetches until it runs */
 };
 
 static void run(struct cfs_job *job)
 {
-	struct whole *w = (struct whole *)job;
-	struct cfs_store *s = w->store;
+	struct block_prefetch *p = (struct block_prefetch *)job;
+	struct cfs_store *s = p->store;
 
 	pthread_mutex_lock(&s->prefetch_lock);
-	TAILQ_REMOVE(&s->block_prefetches, w, link);
+	TAILQ_REMOVE(&s->block_prefetches, p, link);
 	pthread_mutex_unlock(&s->prefetch_lock);
-	cfs_flight_fill(s, &w->id, w->owner);
-	free(w);
+	cfs_flight_fill(s, &p->id, p->owner);
+	free(p);
 }
 
 /* With the lock. */
 static bool is_queued(const struct cfs_store *s, const struct cfs_block *b)
 {
-	const struct whole *w;
+	const struct block_prefetch *p;
 
-	TAILQ_FOREACH(w, &s->block_prefetches, link)
+	TAILQ_FOREACH(p, &s->block_prefetches, link)
 	{
-		if (w->id.slice == b->slice && w->id.index == b->index)
+		if (p->id.slice == b->slice && p->id.index == b->index)
 			return true;
 	}
 	return false;
@@ -44,47 +44,47 @@ static bool is_queued(const struct cfs_store *s, const struct cfs_block *b)
 
 bool cfs_store_prefetch_block(struct cfs_store *s, const struct cfs_block *b, uint64_t owner)
 {
-	struct whole *w;
+	struct block_prefetch *p;
 	bool queued;
 
 	if (!s->prefetchers || b->len == 0 || b->len > s->block_size)
 		return false;
-	w = calloc(1, sizeof(*w));
-	if (!w)
+	p = calloc(1, sizeof(*p));
+	if (!p)
 		return false;
-	w->job.run = run;
-	w->store = s;
-	w->id = *b;
-	w->owner = owner;
+	p->job.run = run;
+	p->store = s;
+	p->id = *b;
+	p->owner = owner;
 	pthread_mutex_lock(&s->prefetch_lock);
 	queued = is_queued(s, b);
-	if (!queued && cfs_workers_try_submit(s->prefetchers, &w->job) == 0) {
-		TAILQ_INSERT_TAIL(&s->block_prefetches, w, link);
-		w = NULL;
+	if (!queued && cfs_workers_try_submit(s->prefetchers, &p->job) == 0) {
+		TAILQ_INSERT_TAIL(&s->block_prefetches, p, link);
+		p = NULL;
 	}
 	pthread_mutex_unlock(&s->prefetch_lock);
-	if (!w)
+	if (!p)
 		CFS_STAT_ADD(s, block_prefetches, 1);
 	else if (!queued)
 		CFS_STAT_ADD(s, block_prefetch_drops, 1);
-	queued = queued || !w;
-	free(w);
+	queued = queued || !p;
+	free(p);
 	return queued;
 }
 
 /* Drops the queued prefetches of *owner, or all. Returns how many there were. */
 static unsigned drop(struct cfs_store *s, const uint64_t *owner)
 {
-	struct whole *w, *next;
+	struct block_prefetch *p, *next;
 	unsigned n = 0;
 
 	pthread_mutex_lock(&s->prefetch_lock);
-	for (w = TAILQ_FIRST(&s->block_prefetches); w; w = next) {
-		next = TAILQ_NEXT(w, link);
-		if ((owner && w->owner != *owner) || !cfs_workers_cancel(s->prefetchers, &w->job))
+	for (p = TAILQ_FIRST(&s->block_prefetches); p; p = next) {
+		next = TAILQ_NEXT(p, link);
+		if ((owner && p->owner != *owner) || !cfs_workers_cancel(s->prefetchers, &p->job))
 			continue;
-		TAILQ_REMOVE(&s->block_prefetches, w, link);
-		free(w);
+		TAILQ_REMOVE(&s->block_prefetches, p, link);
+		free(p);
 		n++;
 	}
 	pthread_mutex_unlock(&s->prefetch_lock);

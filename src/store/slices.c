@@ -17,8 +17,8 @@
 
 struct range {
 	uint64_t first, end;
-	size_t prefix; /* length */
-	uint64_t ten;  /* ids with equally many digits, which are listed in order, are below */
+	size_t prefix;	     /* length */
+	uint64_t digits_end; /* ids below it, with equally many digits, are listed in order */
 };
 
 enum { STOP_FOUND = 1, STOP_NONE };
@@ -31,16 +31,16 @@ static int note_key(void *arg, const struct cfs_object_info *info)
 
 	if (*end != '_' || id < r->first)
 		return 0;
-	return id < r->end ? STOP_FOUND : id < r->ten ? STOP_NONE : 0;
+	return id < r->end ? STOP_FOUND : id < r->digits_end ? STOP_NONE : 0;
 }
 
-static uint64_t next_ten(uint64_t id)
+static uint64_t next_power_of_ten(uint64_t id)
 {
-	uint64_t ten = 10;
+	uint64_t n = 10;
 
-	while (ten <= id)
-		ten *= 10;
-	return ten;
+	while (n <= id)
+		n *= 10;
+	return n;
 }
 
 /* Lists the ids from `id` on that have as many digits, in the directory that its blocks are in. */
@@ -56,7 +56,7 @@ static int list_from(struct cfs_store *s, uint64_t id, struct range *r, cfs_dead
 	memcpy(prefix, after, sizeof(prefix));
 	strrchr(prefix, '/')[1] = '\0';
 	r->prefix = strlen(prefix);
-	r->ten = next_ten(id);
+	r->digits_end = next_power_of_ten(id);
 	cfs_activity_wait(CFS_WAIT_OBJECT_LIST, id, prefix);
 	rc = s->object->ops->list(s->object, prefix, after, note_key, r, deadline);
 	cfs_activity_wait_end();
@@ -110,7 +110,7 @@ int cfs_store_slices_used(struct cfs_store *s, uint64_t first, uint64_t n, cfs_d
 				run_listing(&all[k].job); /* there is no thread */
 			k++;
 		}
-		from = CFS_MIN((from / per_dir + 1) * per_dir, next_ten(from));
+		from = CFS_MIN((from / per_dir + 1) * per_dir, next_power_of_ten(from));
 	}
 	cfs_workers_destroy(workers);
 	for (i = 0; i < k && rc <= 0; i++)

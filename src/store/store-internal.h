@@ -41,7 +41,7 @@
 
 struct readahead;
 struct flight;
-struct whole;
+struct block_prefetch;
 struct cfs_stage;
 struct cfs_put;
 struct cfs_task;
@@ -72,7 +72,7 @@ struct block {
 
 LIST_HEAD(block_list, block);
 TAILQ_HEAD(flight_list, flight);
-TAILQ_HEAD(whole_list, whole);
+TAILQ_HEAD(block_prefetch_list, block_prefetch);
 TAILQ_HEAD(readahead_list, readahead);
 TAILQ_HEAD(slot_list, slot);
 
@@ -154,7 +154,7 @@ struct cfs_store {
 	/* Protects the lists of prefetches. Held while their jobs are queued and dequeued. */
 	pthread_mutex_t prefetch_lock;
 	struct flight_list prefetches; /* prefetches, queued or running */
-	struct whole_list block_prefetches;
+	struct block_prefetch_list block_prefetches;
 	struct readahead_list readaheads; /* cfs_local_ahead(): queued or running, oldest first */
 	unsigned n_readaheads;
 

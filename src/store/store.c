@@ -180,7 +180,7 @@ int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	struct block *block;
 	int r = 0;
 
-	*ret_source = CFS_SOURCE_NEAR;
+	*ret_source = CFS_SOURCE_LOCAL;
 	if (!range_is_valid(s, b, off, len))
 		return -EINVAL;
 	pthread_mutex_lock(&sh->lock);
@@ -271,7 +271,8 @@ static int head(struct cfs_store *s, const struct cfs_block *b, cfs_deadline_t d
  * For a denied read: a bucket also denies access to a missing object if the client may not list it.
  * Stores *beside, whose name no slice has, for a moment. If that can be read, the object is missing.
  */
-static int tell_denied(struct cfs_store *s, const struct cfs_block *beside, cfs_deadline_t deadline)
+static int check_denied(struct cfs_store *s, const struct cfs_block *beside,
+			cfs_deadline_t deadline)
 {
 	char key[CFS_BLOCK_KEY_MAX], byte = 0;
 	struct iovec all = {.iov_base = &byte, .iov_len = 1};
@@ -296,7 +297,7 @@ static int has_block(struct cfs_store *s, const struct cfs_block *b, uint32_t bl
 		return 1;
 	r = head(s, b, deadline);
 	if (r == -EACCES)
-		r = tell_denied(s, &beside, deadline);
+		r = check_denied(s, &beside, deadline);
 	return r == -ENOENT ? 0 : r < 0 ? r : 1;
 }
 

@@ -17,7 +17,7 @@
 
 struct usage {
 	struct fsck *f;
-	const cfs_ino_t *dirs; /* directories with doubtful statistics */
+	const cfs_ino_t *dirs; /* directories with suspect statistics */
 	size_t n_dirs;
 	bool all, owners;
 };

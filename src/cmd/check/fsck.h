@@ -13,7 +13,7 @@ struct fsck {
 	bool repair, sync_dir_stat, json;
 	bool again; /* another round after repairs: unrepaired faults have been reported already */
 	struct progress p;
-	struct inostack stats; /* directories whose statistics are doubtful */
+	struct inostack stats; /* directories whose statistics are suspect */
 	json_t *problems;
 	cfs_ino_t path_ino; /* of the last report, and its path: on Redis a path costs a listing */
 	char *path;

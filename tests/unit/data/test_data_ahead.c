@@ -86,7 +86,7 @@ static void files_are_fetched(void **state)
 }
 
 /* Where a miss takes no time, no read-ahead is asked for. */
-static void store_is_near(void **state)
+static void store_is_fast(void **state)
 {
 	struct volume *v = volume_new((struct options){0});
 
@@ -199,7 +199,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(files_are_fetched),
-		cmocka_unit_test(store_is_near),
+		cmocka_unit_test(store_is_fast),
 		cmocka_unit_test(off),
 		cmocka_unit_test(files_without_slices),
 		cmocka_unit_test(file_changes_between),

@@ -128,7 +128,7 @@ static void whole_blocks_are_prefetched(void **state)
 	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, unknown, soon(), &s, &source), 0);
 	assert_int_equal(source, CFS_SOURCE_REMOTE);
 	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, unknown, soon(), &s, &source), 0);
-	assert_int_equal(source, CFS_SOURCE_NEAR);
+	assert_int_equal(source, CFS_SOURCE_LOCAL);
 	cfs_segs_release(&s);
 	assert_true(cfs_store_prefetch_block(store, &b, 1));
 	WAIT_FOR(metric_for("object_data_bytes_total", "get") == BLOCK);

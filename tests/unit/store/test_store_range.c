@@ -283,7 +283,7 @@ static void others_get_pages(void **state)
 	/* Bytes in memory are read from there. */
 	far.place = CFS_PLACE_ELSEWHERE;
 	assert_int_equal(read_at(5, AT + LEN, LEN, at_random, &source), 0);
-	assert_int_equal(source, CFS_SOURCE_NEAR);
+	assert_int_equal(source, CFS_SOURCE_LOCAL);
 }
 
 /* A peer that does not give it is not asked again for the page. */
@@ -353,7 +353,7 @@ static void the_hedge_wins(void **state)
 	assert_int_equal(far.hedge, 0);
 	assert_int_equal(bucket.gets, 1);
 	assert_int_equal(read_at(1, AT + LEN, LEN, at_random, &source), 0);
-	assert_int_equal(source, CFS_SOURCE_NEAR);
+	assert_int_equal(source, CFS_SOURCE_LOCAL);
 	assert_int_equal(far.asked, 1);
 }
 

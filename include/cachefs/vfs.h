@@ -100,6 +100,11 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret);
  * serving, cfs_vfs_flush(), cfs_meta_stop(), cfs_vfs_destroy(), then the data layer.
  */
 struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v);
+/*
+ * The node ids of the files that are open for writing, as an array that the caller frees; one is in
+ * it as often as it is open. Returns their number, or -ENOMEM.
+ */
+ssize_t cfs_vfs_open_for_writing(struct cfs_vfs *v, cfs_ino_t **ret);
 /* Closes all handles and commits their writes. 0 or the first error. Only destroy may follow. */
 int cfs_vfs_flush(struct cfs_vfs *v);
 /*

@@ -39,6 +39,7 @@ void call_begin(struct call *c, fuse_req_t req, const char *op)
 	c->logged = cfs_vfs_logging(c->vfs);
 	c->start_ns = cfs_now_ns();
 	c->ctx = cfs_vfs_ctx(c->vfs, who->uid, rq->gid, who->pid);
+	c->ctx.check &= !mapped_is_writer(c->fuse, who->pid);
 	c->ctx.interrupted = interrupted;
 	c->ctx.interrupted_arg = req;
 }

@@ -56,7 +56,8 @@ struct cfs_fuse {
 	sigset_t old_mask;
 	_Atomic int signo;
 	_Atomic bool looping, stopping, handing_over;
-	bool resumes; /* the kernel has requests that a loop has left unanswered */
+	bool resumes;		   /* the kernel has requests that a loop has left unanswered */
+	_Atomic pid_t page_writer; /* the child of mapped.c; 0: there is none */
 
 	struct loop {
 		pthread_mutex_t lock;	/* protects the fields below; a leaf */
@@ -245,6 +246,14 @@ void take_node(struct cfs_request *rq);
 cfs_ino_t node_of_request(const struct cfs_request *rq, fuse_ino_t ino);
 /* channel_drop_inode() for both nodes of the inode, from off to the end. */
 void drop_inode(const struct cfs_fuse *f, fuse_ino_t ino, int64_t off);
+
+/* mapped.c */
+/* Has the kernel write what mappings have changed. Waits for it: the loop must be serving. */
+void mapped_write_back(struct cfs_fuse *f);
+/* Whether the process is the child that opens files for that: it may open all. */
+bool mapped_is_writer(struct cfs_fuse *f, pid_t pid);
+/* Answers the child's request if the name stands for a node. */
+bool mapped_lookup(struct call *c, const char *name);
 
 /* loop.c */
 int loop_init(struct cfs_fuse *f);

@@ -14,6 +14,8 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 	call_begin(&c, req, "lookup");
 	call_args(&c, "%" PRIu64 ",%s", parent, name);
+	if (mapped_is_writer(c.fuse, c.ctx.pid) && mapped_lookup(&c, name))
+		return;
 	r = cfs_vfs_lookup(c.vfs, &c.ctx, parent, name, strlen(name), &e);
 	if (r == -ENOENT && e.entry_ms)
 		reply_absent(&c, e.entry_ms);

@@ -414,26 +414,6 @@ void session_tune_read_ahead(const struct cfs_fuse *f)
 		close(fd);
 }
 
-/*
- * Has the kernel write back its dirty pages (of mappings), while this process still serves. A child
- * without a descriptor of the connection asks for it. A thread blocked in a FUSE request cannot be
- * killed: if its process held the descriptor, it would keep the connection and all callers of the
- * mount alive for ever. The child ends with the connection at the latest.
- */
-static void write_back_pages(const struct cfs_fuse *f)
-{
-	pid_t pid = fork();
-	int fd;
-
-	if (pid == 0) {
-		close_range(0, ~0U, 0);
-		fd = open(f->mount_point, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		_exit(fd < 0 || syncfs(fd) < 0);
-	}
-	if (pid > 0)
-		waitpid(pid, NULL, 0);
-}
-
 static void *run_control(void *arg)
 {
 	struct cfs_fuse *f = arg;
@@ -473,7 +453,7 @@ static void *run_control(void *arg)
 		if (ends && f->conf.stopping)
 			f->conf.stopping(f->conf.stopping_arg);
 		if (!hands_over)
-			write_back_pages(f);
+			mapped_write_back(f);
 		loop_end(f, 0);
 		if (ends)
 			break;

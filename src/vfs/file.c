@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "vfs-internal.h"
 
@@ -465,6 +466,40 @@ int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 	/* Unlocks after the commit: the next holder must read what was written under the lock. */
 	locks_flush(v, ctx, h, lock_owner);
 	return r;
+}
+
+ssize_t cfs_vfs_open_for_writing(struct cfs_vfs *v, cfs_ino_t **ret)
+{
+	size_t n = 0, room = 0;
+	enum handle_kind kind;
+	cfs_ino_t *node = NULL, *more;
+	struct handle *h;
+	struct vnode *vn;
+	uint32_t pos = 0;
+	uint64_t fh;
+
+	while ((fh = handle_next(&v->handles, &pos, &kind)) != 0) {
+		vn = kind == HANDLE_FILE ? vnode_of_handle(v, fh) : NULL;
+		if (!vn)
+			continue;
+		h = handle_find(&v->handles, fh, HANDLE_FILE);
+		if (n == room) {
+			room = CFS_MAX(2 * room, 64);
+			more = realloc(node, room * sizeof(*node));
+			if (!more) {
+				vnode_put(vn);
+				free(node);
+				return -ENOMEM;
+			}
+			node = more;
+		}
+		if (h && writable(h->flags))
+			node[n++] = ino_out(v, vn->node.key) |
+				    (h->passthrough.node ? CFS_VFS_OTHER_NODE : 0);
+		vnode_put(vn);
+	}
+	*ret = node;
+	return (ssize_t)n;
 }
 
 bool cfs_vfs_is_dirty(struct cfs_vfs *v, uint64_t fh)

@@ -578,7 +578,7 @@ def test_directory_that_gets_a_file_while_it_is_removed(ws, db, level):
 
 def test_server_that_stops_long_statements(ws, db):
     """Nothing of such a statement is done, so it is sent again, until the operation's deadline."""
-    query(db, "ALTER DATABASE %s SET statement_timeout='300ms'" % db.name)
+    query(db, "ALTER DATABASE %s SET statement_timeout='1500ms'" % db.name)
     v = Volume(ws, url=db.url)
     m = v.mount("heartbeat=60,no-bgjob")
     m.allow("statement stopped by the server")
@@ -588,7 +588,7 @@ def test_server_that_stops_long_statements(ws, db):
         making = ws.python("import os,sys\nos.mkdir(sys.argv[1])", m / "d" / "x")
         running = "SELECT query_start FROM pg_stat_activity WHERE wait_event_type='Lock'"
         seen = set()
-        wait_until(lambda: seen.update(query(db, running)) or len(seen) > 2, 20, "the third try")
+        wait_until(lambda: seen.update(query(db, running)) or len(seen) > 2, 30, "the third try")
         c.rollback()
     assert making.wait(60) == 0
     assert os.listdir(m / "d") == ["x"]

@@ -38,7 +38,7 @@ sys.stdin.readline()
 
 
 def changed(i):
-    """What the program has made of the file."""
+    """The content of a file that the program has changed."""
     content = bytearray(data(SIZE, i))
     content[::8192] = bytes([i + 1]) * len(content[::8192])
     return bytes(content)

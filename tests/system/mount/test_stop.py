@@ -6,6 +6,7 @@ nobody is told of."""
 import contextlib
 import ctypes
 import os
+import pathlib
 import pty
 import re
 import signal
@@ -329,14 +330,19 @@ def test_killed_while_it_ends(ws):
     vol.check_options = None
     mnt = vol.mount("attr-cache=0,entry-cache=0,dir-entry-cache=0")
     mnt.allow(".")
+    written = open(mnt / "f", "wb")
     server.process.send_signal(signal.SIGSTOP)
     caller = ws.popen(["/bin/ls", "-l", mnt.path], stdout=-3, stderr=-3)
+    stack = pathlib.Path("/proc/%d/stack" % caller.pid)
+    wait_until(lambda: "fuse" in stack.read_text(), 30, "the caller to wait")
     os.kill(mnt.pid(), signal.SIGTERM)
     wait_until(lambda: "stopping: signal=15" in mnt.log(), 30, "the end to begin")
-    wait_until(lambda: children(mnt.pid()), 30, "the process that asks the mount")
+    wait_until(lambda: children(mnt.pid()), 30, "the process that closes the files")
     assert caller.poll() is None
     mnt.kill9()
     assert caller.wait(30) != 0
+    with contextlib.suppress(OSError):
+        written.close()
     server.process.send_signal(signal.SIGCONT)
 
 

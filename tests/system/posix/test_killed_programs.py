@@ -133,6 +133,8 @@ def n_asleep_in_requests(p):
 @pytest.mark.parametrize("sig", ["TERM", "INT", "KILL"])
 def test_a_fatal_signal_ends_every_wait(ws, hung, sig):
     mnt, server = hung
+    # The kernel closes files when their program has gone on.
+    wait_until(lambda: mnt.stat("open_handles") <= 1, 20, "the files of the fixture to be closed")
     before = mnt.stat("open_handles")
     programs = begin(ws, mnt, *STEPS)
     with Frozen(server):

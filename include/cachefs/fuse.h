@@ -86,7 +86,8 @@ int cfs_fuse_loop(struct cfs_fuse *f);
 void cfs_fuse_stop(struct cfs_fuse *f);
 /*
  * The same for a mount that a successor process takes over. Requests under way are finished and
- * answered, except waits for file locks, which the kernel resends to the successor.
+ * answered, except waits for file locks and reads that wait for the object store: the kernel
+ * resends these to the successor.
  */
 void cfs_fuse_hand_over(struct cfs_fuse *f);
 /*

@@ -190,11 +190,14 @@ int cfs_store_put(struct cfs_store *s, const struct cfs_block *b, const struct c
 int cfs_store_put_sync(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
 		       cfs_deadline_t deadline);
 /*
- * Stored blocks survive a power failure afterwards. When it fails, every slice with a block that
+ * Makes stored blocks survive a power failure. When it fails, every slice with a block that
  * was put since the last success is suspect as long as the mount lives: its object may be gone, and
  * no later success brings it back. Puts under way fail and are repeated.
  */
 int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline);
+/* The same for blocks stored before a moment: does nothing when a sync has begun since. */
+uint64_t cfs_store_moment(struct cfs_store *s);
+int cfs_store_sync_since(struct cfs_store *s, uint64_t moment, cfs_deadline_t deadline);
 /*
  * Hands conf.unsynced over to a successor process that has opened the object store already:
  * collects the failures up to this moment. -EIO: not before the deadline.
@@ -202,9 +205,6 @@ int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline);
 int cfs_store_hand_over(struct cfs_store *s, cfs_deadline_t deadline);
 /* There is no successor: this process goes on with it. */
 void cfs_store_take_back(struct cfs_store *s);
-/* The same for blocks stored before a moment: does nothing when a sync has begun since. */
-uint64_t cfs_store_moment(struct cfs_store *s);
-int cfs_store_sync_since(struct cfs_store *s, uint64_t moment, cfs_deadline_t deadline);
 /* A successful sync does not cover the suspects: it came after the failure. */
 bool cfs_store_has_suspects(struct cfs_store *s);
 bool cfs_store_is_suspect(struct cfs_store *s, uint64_t slice);

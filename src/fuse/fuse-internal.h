@@ -261,7 +261,7 @@ void loop_fini(struct cfs_fuse *f);
 /* Serves until loop_end() or the end of the connection. Finishes requests under way. 0 or
  * negative. */
 int loop_run(struct cfs_fuse *f);
-/* Between two of its runs. */
+/* Makes it ready for another run. */
 void loop_reset(struct cfs_fuse *f);
 /* Ends the loop, which then returns the error; may be called from any thread. */
 void loop_end(struct cfs_fuse *f, int error);

@@ -12,7 +12,9 @@
  *	put.c     uploads
  *	sync.c    durability
  *	slices.c  slice ids that objects have
- *	store.c   life, read, prefetch, removal, statistics
+ *	keys.c	  names of objects
+ *	metrics.c statistics
+ *	store.c   life, read, prefetch, removal
  *	cachedir/ directories of block files; on top of it:
  *	disk/	  the disk cache, a tier
  *	peers/	  other members of the cache group, a tier

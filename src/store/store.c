@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The block store: its life, the way of a read, removal, statistics. */
+/* The block store: its life, the way of a read, removal. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -266,7 +266,7 @@ void cfs_handoff_end_request(struct cfs_handoff_request *r); /* or NULL */
  * Nothing when it has no record.
  */
 void cfs_handoff_fail_request(struct cfs_handoff *state, uint64_t unique, bool fails);
-/* The next request that has failed in a process that died, from *pos on (at first 0), or NULL. */
-struct cfs_handoff_request *cfs_handoff_failed_request(struct cfs_handoff *state, uint32_t *pos);
+/* The next recorded request, from *pos on (at first 0), or NULL. */
+struct cfs_handoff_request *cfs_handoff_next_request(struct cfs_handoff *state, uint32_t *pos);
 
 #endif

@@ -123,7 +123,10 @@ struct cfs_vfs_restored {
 	bool begun;
 };
 int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret);
-/* Closes the handles that the kernel has closed so far while no process served the mount. */
+/*
+ * Closes handles that the kernel has closed so far while no process served the mount, and those of
+ * requests whose answers it never got; releases files without a name that such requests have made.
+ */
 void cfs_vfs_close_released(struct cfs_vfs *v);
 /* Calls cfs_vfs_flush() unless it was called. */
 void cfs_vfs_destroy(struct cfs_vfs *v);
@@ -167,7 +170,10 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 int cfs_vfs_readlink(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		     char buf[CFS_SYMLINK_MAX + 1]);
 int cfs_vfs_access(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask);
-/* As cfs_meta_mknod: files, directories, symlinks, special files. */
+/*
+ * As cfs_meta_mknod: files, directories, symlinks, special files. After -EEXIST *ret is the existing
+ * inode; its ino is 0 for a reserved name.
+ */
 int cfs_vfs_mknod(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 		  struct cfs_vfs_entry *ret);
 int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,

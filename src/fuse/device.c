@@ -9,6 +9,8 @@
 
 #define NOTIFY_RESEND 7		  /* interface 7.40 */
 #define HEADROOM      (64u << 10) /* of a request, beyond its data */
+/* A bit of `unique`: names the FUSE_INTERRUPT of the request. */
+#define INTERRUPT_BIT 1ULL
 
 static int device_receive(struct cfs_channel *c, void *buf, struct cfs_request *ret)
 {
@@ -60,6 +62,19 @@ static int device_resend(struct cfs_channel *c)
 	struct iovec head;
 
 	return device_notify(c, NOTIFY_RESEND, &head, 1);
+}
+
+/*
+ * By an answer to a FUSE_INTERRUPT, which changes nothing. The kernel refuses it when the request is
+ * not one of those that were read (fs/fuse/dev.c, fuse_dev_do_write()).
+ */
+bool device_has_unanswered(struct cfs_device *d, uint64_t number)
+{
+	struct iovec head;
+
+	return send_message(&d->channel, number | INTERRUPT_BIT, 0, &head, 1) == 0 ||
+	       send_message(&d->channel, number | CFS_REQUEST_RESENT | INTERRUPT_BIT, 0, &head,
+			    1) == 0;
 }
 
 static const struct cfs_channel_ops ops = {

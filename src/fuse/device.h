@@ -11,5 +11,10 @@ struct cfs_device {
 };
 /* max_io: bytes of data in one request. */
 void device_init(struct cfs_device *d, int fd, size_t max_io);
+/*
+ * Whether the kernel waits for the answer to a request (request_number()) that was read and is not
+ * sent again since.
+ */
+bool device_has_unanswered(struct cfs_device *d, uint64_t number);
 
 #endif

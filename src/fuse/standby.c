@@ -63,15 +63,26 @@ static void answer(struct cfs_fuse_standby *s, const struct cfs_request_id *id, 
 }
 
 /*
- * The previous process may have made something for this request, of which the caller will never
- * learn. Its record tells the next process, which releases that.
+ * Marks the handles that dead processes have opened for requests without an answer as closed: the
+ * kernel does not know them, and sends no release. A request whose caller is killed between the
+ * resend and its reading is not even read. The others open a handle again.
  */
+static void undo_opens(struct cfs_handoff *handoff, struct cfs_device *device)
+{
+	struct cfs_handoff_request *r;
+	uint32_t pos = 0;
+	uint64_t fh;
+
+	while ((r = cfs_handoff_next_request(handoff, &pos)) != NULL) {
+		fh = atomic_load(&r->fh);
+		if (fh && device_has_unanswered(device, atomic_load(&r->unique)))
+			cfs_handoff_released(handoff, fh);
+	}
+}
+
 static void fail(struct cfs_fuse_standby *s, size_t i, int error)
 {
-	const struct cfs_request_id *id = &s->unanswered[i].id;
-
-	cfs_handoff_fail_request(s->handoff, request_number(id), true);
-	answer(s, id, error);
+	answer(s, &s->unanswered[i].id, error);
 	s->unanswered[i] = s->unanswered[--s->n];
 	s->failed++;
 }
@@ -224,11 +235,14 @@ int cfs_fuse_standby_begin(int device, struct cfs_handoff *handoff, uint64_t tim
 {
 	struct cfs_fuse_standby *s = calloc(1, sizeof(*s));
 	uint64_t more_ms = CFS_MIN(timeout_ms, (uint64_t)MORE_MS);
+	struct cfs_device d;
 	int r = -ENOMEM;
 
+	device_init(&d, device, cfs_handoff_header(handoff)->max_write);
+	undo_opens(handoff, &d);
 	if (!s)
 		return r;
-	device_init(&s->device, device, cfs_handoff_header(handoff)->max_write);
+	s->device = d;
 	s->handoff = handoff;
 	s->timeout_ms = timeout_ms;
 	s->resent_until = CFS_MAX(since_ms + timeout_ms, cfs_deadline_in(more_ms));

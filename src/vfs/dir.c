@@ -113,12 +113,6 @@ int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 
 	*ret = (struct cfs_vfs_open){0};
 	ino = ino_in(v, ino);
-	h = recorded_fh(ctx) ? handle_find(&v->handles, recorded_fh(ctx), HANDLE_DIR) : NULL;
-	if (h && h->dir->ino == ino) {
-		ret->fh = recorded_fh(ctx);
-		ret->cache_dir = h->dir->cached;
-		return 0;
-	}
 	r = check_open(v, ctx, ino);
 	if (r < 0)
 		return stale_if_gone(v, ino, r);

@@ -160,7 +160,8 @@ static int open_handle(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnod
 	 */
 	if ((flags & O_TRUNC) && !writable(flags) && atomic_load(&n->executed))
 		return -ETXTBSY;
-	r = flags & O_TRUNC ? truncate_at_open(v, ctx, n, attr) : 0;
+	/* A handle is recorded after that. */
+	r = (flags & O_TRUNC) && !recorded_fh(ctx) ? truncate_at_open(v, ctx, n, attr) : 0;
 	if (r < 0)
 		return r;
 	ret->fh = res->fh;
@@ -218,24 +219,6 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 	return r;
 }
 
-/* Finds the handle that the previous process opened for this request without telling the kernel. */
-static bool opened_before(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			  struct cfs_vfs_open *ret)
-{
-	uint64_t fh = recorded_fh(ctx);
-	struct handle *h = fh ? handle_find(&v->handles, fh, HANDLE_FILE) : NULL;
-
-	if (!h || h->vnode->node.key != ino)
-		return false;
-	/* The handle would read a whole file that only the dead process had open. */
-	if (h->passthrough.passed) {
-		cfs_vfs_release(v, ctx, fh);
-		return false;
-	}
-	*ret = (struct cfs_vfs_open){.fh = fh};
-	return true;
-}
-
 int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags,
 		 struct cfs_vfs_open *ret)
 {
@@ -248,8 +231,6 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 	ino &= ~CFS_VFS_OTHER_NODE;
 	if (ino_is_special(ino))
 		return special_open(v, ctx, ino, flags, ret);
-	if (opened_before(v, ctx, ino, ret))
-		return 0;
 	r = reserve(v, &res);
 	if (r < 0)
 		return r;
@@ -290,7 +271,7 @@ static int open_appeared(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vn
 
 /* The inode has no name: a successor finds it by the recorded number. */
 static int make_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
-			bool *ret_before, struct cfs_vfs_entry *ret)
+			struct cfs_vfs_entry *ret)
 {
 	struct cfs_entry e = {.ino = recorded_ino(ctx)};
 	struct cfs_mknod in = *req;
@@ -300,8 +281,7 @@ static int make_unnamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 	in.note_ino = ctx->record ? &ctx->record->ino : NULL;
 	if (ctx->record)
 		atomic_fetch_or(&ctx->record->flags, CFS_HANDOFF_UNNAMED);
-	*ret_before = e.ino && cfs_meta_getattr(v->conf.meta, ctx, e.ino, &e.attr) == 0;
-	if (!*ret_before)
+	if (!e.ino || cfs_meta_getattr(v->conf.meta, ctx, e.ino, &e.attr) < 0)
 		r = cfs_meta_make_unnamed(v->conf.meta, ctx, &in, &e);
 	if (r < 0)
 		return stale_if_gone(v, in.parent, r);
@@ -331,23 +311,21 @@ static int create(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs
 	struct answer answer = {.asked_ns = cfs_now_ns(), .n = -1};
 	struct cfs_ctx own;
 	struct vnode *n;
-	bool existed, made;
+	bool existed;
 	int r;
 
-	r = unnamed ? make_unnamed(v, ctx, req, &made, ret) : make_node(v, ctx, req, &made, ret);
+	r = unnamed ? make_unnamed(v, ctx, req, ret) : cfs_vfs_mknod(v, ctx, req, ret);
 	existed = r == -EEXIST && ret->ino && !(flags & O_EXCL);
 	if (r < 0 && !existed)
 		return r;
-	if (made && opened_before(v, ctx, ret->ino, ret_open))
-		return 0;
 	/* Another mount has created a link or a pipe, which the kernel looks up again. */
 	if (existed && ret->attr.type != CFS_TYPE_FILE)
 		return ret->attr.type == CFS_TYPE_DIR ? -EISDIR : -ESTALE;
-	n = res->h ? vnode_get(v, ret->ino) : NULL;
+	n = vnode_get(v, ret->ino);
 	if (!n && unnamed)
 		file_drop_unnamed(v, ctx, ret->ino);
 	if (!n)
-		return res->h ? -ENOMEM : -ENFILE;
+		return -ENOMEM;
 	if (unnamed) {
 		flags |= __O_TMPFILE; /* tells a successor that it has no name */
 		atomic_store(&n->sustained, true);
@@ -371,11 +349,10 @@ static int create(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs
 int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 			int flags, struct cfs_vfs_entry *ret, struct cfs_vfs_open *ret_open)
 {
-	struct reserved res = {0};
+	struct reserved res;
 	int r = reserve(v, &res);
 
-	/* The last handle may be the one that a previous process has made for this request. */
-	if (r < 0 && !recorded_fh(ctx))
+	if (r < 0)
 		return r;
 	r = create(v, ctx, req, flags, &res, ret, ret_open);
 	unreserve(v, &res);

@@ -592,13 +592,13 @@ void cfs_handoff_fail_request(struct cfs_handoff *state, uint64_t unique, bool f
 		atomic_fetch_and(&r->flags, ~(uint32_t)CFS_HANDOFF_FAILED);
 }
 
-struct cfs_handoff_request *cfs_handoff_failed_request(struct cfs_handoff *state, uint32_t *pos)
+struct cfs_handoff_request *cfs_handoff_next_request(struct cfs_handoff *state, uint32_t *pos)
 {
 	struct cfs_handoff_request *r;
 
 	while (state && *pos < CFS_HANDOFF_REQUESTS) {
 		r = &state->at->requests[(*pos)++];
-		if (atomic_load(&r->unique) && (atomic_load(&r->flags) & CFS_HANDOFF_FAILED))
+		if (atomic_load(&r->unique))
 			return r;
 	}
 	return NULL;

@@ -594,14 +594,15 @@ int cfs_vfs_access(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 
 /* ---- changes of the tree ---- */
 
-int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
-	      bool *ret_before, struct cfs_vfs_entry *ret)
+int cfs_vfs_mknod(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+		  struct cfs_vfs_entry *ret)
 {
 	uint64_t seq = cache_seq(&v->cache), asked_ns = cfs_now_ns(), now_ms = to_ms(asked_ns);
 	struct cfs_attr dir = {.nlink = 0};
 	struct cfs_mknod in = *req;
 	struct cfs_entry e;
 	int r = check_name(req->name_len);
+	bool made;
 
 	if (r < 0)
 		return r;
@@ -612,8 +613,8 @@ int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mkn
 	if (name_is_reserved(v, in.parent, req->name, req->name_len))
 		return -EEXIST;
 	newdirs_add(&v->newdirs, in.parent, in.name, in.name_len);
-	*ret_before = replay_made(v, ctx, in.parent, in.name, in.name_len, recorded_ino(ctx), &e);
-	r = *ret_before ? 0 : cfs_meta_mknod(v->conf.meta, ctx, &in, &e);
+	made = replay_made(v, ctx, in.parent, in.name, in.name_len, recorded_ino(ctx), &e);
+	r = made ? 0 : cfs_meta_mknod(v->conf.meta, ctx, &in, &e);
 	if (r < 0 && r != -EEXIST)
 		return stale_if_gone(v, in.parent, r);
 	*ret = (struct cfs_vfs_entry){
@@ -624,21 +625,13 @@ int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mkn
 	};
 	if (r < 0)
 		return r;
-	if (e.attr.type == CFS_TYPE_DIR && !*ret_before)
+	if (e.attr.type == CFS_TYPE_DIR && !made)
 		newdirs_made(&v->newdirs, e.ino, in.parent, now_ms);
 	directory_changed(v, in.parent, seq, asked_ns, &dir);
 	cache_put_attr(&v->cache, seq, now_ms, e.ino, &e.attr);
 	cache_name_changed(&v->cache, seq, now_ms + ret->entry_ms, in.parent, in.name, in.name_len,
 			   ret->entry_ms ? e.ino : 0);
 	return 0;
-}
-
-int cfs_vfs_mknod(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
-		  struct cfs_vfs_entry *ret)
-{
-	bool before;
-
-	return make_node(v, ctx, req, &before, ret);
 }
 
 /* The reference defers the last close of an unnamed file to the end of the call. */

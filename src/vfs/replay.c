@@ -11,7 +11,7 @@
  *	exchanging	the inode recorded as the source is under the target's name
  *	xattrs		the value is there, or gone
  *	appending	the bytes are at the offset where the kernel saw the end
- *	opening		the handle was recorded (file.c, dir.c)
+ *	truncating	the handle of the open that does it was recorded
  *
  * All others can be carried out twice: reads, writes at an offset, attributes, locks of the same
  * owner, closes.

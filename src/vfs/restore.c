@@ -220,21 +220,30 @@ int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret)
 	return 0;
 }
 
-/* Their callers were told so: things that the dead process made for them are of no use. */
-static void release_failed(struct cfs_vfs *v)
+/*
+ * Undoes what dead processes have made for requests and the kernel does not know: handles of those
+ * that were answered with an error (the standby has marked others), and files without a name and a
+ * handle.
+ */
+static void undo_requests(struct cfs_vfs *v)
 {
 	struct cfs_handoff_request *r;
+	uint32_t pos = 0, flags;
 	struct cfs_ctx ctx;
-	uint32_t pos = 0;
 	uint64_t fh;
 
-	while ((r = cfs_handoff_failed_request(v->conf.handoff, &pos)) != NULL) {
+	while ((r = cfs_handoff_next_request(v->conf.handoff, &pos)) != NULL) {
 		ctx = internal_ctx(v);
 		fh = atomic_load(&r->fh);
+		flags = atomic_load(&r->flags);
+		if (!fh && (flags & CFS_HANDOFF_UNNAMED) && atomic_load(&r->ino)) {
+			file_drop_unnamed(v, &ctx, atomic_load(&r->ino));
+			atomic_store(&r->ino, 0);
+		}
+		if (!(flags & CFS_HANDOFF_FAILED))
+			continue;
 		if (fh)
 			cfs_handoff_released(v->conf.handoff, fh);
-		else if ((atomic_load(&r->flags) & CFS_HANDOFF_UNNAMED) && atomic_load(&r->ino))
-			file_drop_unnamed(v, &ctx, atomic_load(&r->ino));
 		cfs_handoff_end_request(r);
 	}
 }
@@ -246,7 +255,7 @@ void cfs_vfs_close_released(struct cfs_vfs *v)
 	uint32_t pos = 0;
 	uint64_t fh;
 
-	release_failed(v);
+	undo_requests(v);
 	while ((fh = handle_next(&v->handles, &pos, &kind)) != 0) {
 		struct cfs_handoff_handle *rec =
 			cfs_handoff_handle(v->conf.handoff, (uint32_t)fh - 1);

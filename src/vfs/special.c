@@ -222,10 +222,7 @@ int special_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 	struct handle *h;
 	int r;
 
-	*ret = (struct cfs_vfs_open){.direct_io = true, .fh = recorded_fh(ctx)};
-	/* The process before has opened it, and has not told the kernel. */
-	if (ret->fh && handle_find(&v->handles, ret->fh, HANDLE_SPECIAL))
-		return 0;
+	*ret = (struct cfs_vfs_open){.direct_io = true};
 	r = check_open(v, ctx, ino, flags);
 	if (r < 0)
 		return r;

@@ -320,12 +320,6 @@ bool accept_attr(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_
  * name may be that of another inode, so the kernel looks it up again, once.
  */
 int stale_if_gone(struct cfs_vfs *v, cfs_ino_t ino, int r);
-/*
- * As cfs_vfs_mknod(). *ret_before: a process that has died made the inode. After -EEXIST *ret is
- * the existing inode; its ino is 0 for a reserved name.
- */
-int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
-	      bool *ret_before, struct cfs_vfs_entry *ret);
 uint32_t entry_timeout(const struct cfs_vfs *v, const struct cfs_attr *attr);
 /* Stores attributes that wait for the file's data (cfs_file_store_change). */
 int store_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino);

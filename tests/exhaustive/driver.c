@@ -132,12 +132,24 @@ static void worker(void)
 	close_volume(&m);
 }
 
+/* As the standby does: the kernel does not know the handle of a request without an answer. */
+static void undo_open(uint32_t i)
+{
+	struct cfs_handoff_request *r;
+	uint32_t pos = 0;
+
+	while ((r = cfs_handoff_next_request(conf.handoff, &pos)) != NULL)
+		if (atomic_load(&r->unique) == request_unique(i) && atomic_load(&r->fh))
+			cfs_handoff_released(conf.handoff, atomic_load(&r->fh));
+}
+
 static void successor(void)
 {
 	struct progress *p = &scene->progress;
 	uint32_t done = atomic_load(&p->done);
 	struct mount m;
 
+	undo_open(done);
 	mount_open(&conf, true, &m);
 	settle();
 	run_requests(&m, done, atomic_load(&p->begun) > done, false);

@@ -165,8 +165,10 @@ static void start_session(const struct mount_conf *conf, struct mount *m, bool r
 		atomic_store(&h->sid, cfs_meta_sid(m->meta));
 	if (h)
 		atomic_fetch_add(&h->workers, 1);
-	if (resume)
+	if (resume) {
 		must("open files", cfs_vfs_restore(m->vfs, &restored), "");
+		cfs_vfs_close_released(m->vfs);
+	}
 	free(restored.lost_inos);
 }
 

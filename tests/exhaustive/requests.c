@@ -375,7 +375,7 @@ void request_run(struct mount *m, struct cfs_handoff *handoff, struct progress *
 		q.ctx = context(m);
 		atomic_store(&p->begun, i + 1);
 		if (verb->once)
-			record = cfs_handoff_begin_request(handoff, 2 * (i + 1), again,
+			record = cfs_handoff_begin_request(handoff, request_unique(i), again,
 							   &q.ctx.replay);
 		q.ctx.record = record;
 		if (broken && !strcmp(broken, "replay"))

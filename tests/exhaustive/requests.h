@@ -32,6 +32,12 @@ struct progress {
 	uint64_t end;
 };
 
+/* The kernel's number of request `i`. */
+static inline uint64_t request_unique(uint32_t i)
+{
+	return 2 * ((uint64_t)i + 1);
+}
+
 /*
  * Makes request `i` of a sequence and notes its answer: 0 or a negative errno. again: it was sent
  * to a process that died. EXHAUSTIVE_BREAK=replay in the environment, for tests of the test: it is

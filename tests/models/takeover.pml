@@ -4,7 +4,8 @@
  *
  * A supervisor starts workers, an upgrade gives the connection to the worker of a successor or
  * takes it back, and workers are killed at any moment. The kernel has a creation, an open and, when
- * the open was answered, a release under way. The handoff state outlives every process.
+ * the open was answered, a release under way. The caller of the open may be killed while no process
+ * has the request. The handoff state outlives every process.
  *
  * Properties:
  *	Every request is answered: in the end none waits.
@@ -13,7 +14,8 @@
  *
  * Broken on purpose: -DBROKEN_RECORD ends the record of a request before its answer,
  * -DBROKEN_TAKE_BACK starts a worker while that of the successor may still take requests,
- * -DBROKEN_FORGET answers a request before the handle that it has made is marked as released,
+ * -DBROKEN_UNDO has the kernel send requests again before the handles that they have made are marked
+ * as released,
  * -DBROKEN_STAY lets a worker that could not leave serve again without a resend.
  */
 
@@ -105,35 +107,34 @@ inline close_released()
 	}
 }
 
-/* src/fuse/standby.c: fail(), and forget() of what an earlier process may have made */
-inline fail(r)
+/* src/fuse/standby.c: undo_opens() */
+inline undo_opens()
 {
-	atomic { mine[r] = 0 };
-#ifdef BROKEN_FORGET
-	atomic { reply(r, FAILED) };
-#endif
 	atomic {
 		if
-		:: r == OPEN && resent[r] && noted[r] && noted_fh && handle[noted_fh] ->
+		:: state[OPEN] == TAKEN && noted[OPEN] && noted_fh && handle[noted_fh] ->
 			released[noted_fh] = 1
-		:: else
-		fi
-	};
-#ifndef BROKEN_FORGET
-	atomic { reply(r, FAILED) };
-#endif
-	atomic {
-		if
-		:: resent[r] -> noted[r] = 0; noted_fh = (r == OPEN -> 0 : noted_fh)
 		:: else
 		fi
 	}
 }
 
+/* src/fuse/standby.c: fail() */
+inline fail(r)
+{
+	atomic { mine[r] = 0; reply(r, FAILED) }
+}
+
 /* src/fuse/standby.c: run() */
 inline standby()
 {
+#ifdef BROKEN_UNDO
 	resend();
+#endif
+	undo_opens();
+#ifndef BROKEN_UNDO
+	resend();
+#endif
 	do
 	:: atomic { WAITING -> take(r);
 			if
@@ -183,16 +184,12 @@ inline execute(r)
 			}
 		fi
 	:: r == OPEN ->
-		if
-		:: atomic { replay && noted_fh && handle[noted_fh] -> ino = noted_fh }
-		:: else ->
-			atomic {
-				ino = (handle[1] -> 2 : 1);
-				assert(!handle[ino]);
-				noted_fh = ino
-			};
-			atomic { handle[ino] = 1 }
-		fi;
+		atomic {
+			ino = (handle[1] -> 2 : 1);
+			assert(!handle[ino]);
+			noted_fh = ino
+		};
+		atomic { handle[ino] = 1 };
 		what = OK
 	:: r == RELEASE ->
 		atomic { handle[noted_fh_of_kernel] = 0; what = OK }
@@ -313,6 +310,15 @@ end:	do
 	od
 }
 
+/* request_wait_answer(): a fatal signal ends the wait for a request that no process has. */
+proctype caller()
+{
+end:	if
+	:: atomic { state[OPEN] == QUEUED -> state[OPEN] = ANSWERED; answer[OPEN] = FAILED }
+	:: true
+	fi
+}
+
 proctype finally()
 {
 	atomic {
@@ -337,6 +343,7 @@ init {
 		late = 1;
 		run supervisor();
 		run killer();
+		run caller();
 		run finally()
 	}
 }

@@ -2,18 +2,24 @@
 /*
  * Preloaded. The first FORKS_FAIL forks of the thread of the name FORKS_THREAD fail, as without memory. Call number
  * SOCKETPAIR_FAILS of socketpair(2) fails, as without descriptors. With KILLED_AFTER_WRITE the process is killed after its
- * first write(2) to a file.
+ * first write(2) to a file. STEPS is a directory: the process is killed before an answer of N bytes to the kernel, once, if
+ * it has a file kill-N; and it stops after its Nth FUSE_NOTIFY_RESEND, once, if it has a file resent-N.
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <linux/fuse.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
+
+#define NOTIFY_RESEND 7
 
 pid_t fork(void)
 {
@@ -54,4 +60,31 @@ ssize_t write(int fd, const void *buf, size_t len)
 	if (getenv("KILLED_AFTER_WRITE") && fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
 		raise(SIGKILL);
 	return n;
+}
+
+static void step(const char *name, unsigned n, int sig)
+{
+	const char *dir = getenv("STEPS");
+	char path[4096];
+
+	if (dir && snprintf(path, sizeof(path), "%s/%s-%u", dir, name, n) > 0 && unlink(path) == 0)
+		raise(sig);
+}
+
+ssize_t writev(int fd, const struct iovec *iov, int n)
+{
+	static _Atomic unsigned resent;
+	ssize_t (*next)(int, const struct iovec *, int) =
+		(ssize_t(*)(int, const struct iovec *, int))dlsym(RTLD_NEXT, "writev");
+	struct fuse_out_header out = {.len = 0};
+	ssize_t r;
+
+	if (iov->iov_len == sizeof(out))
+		memcpy(&out, iov->iov_base, sizeof(out));
+	if (out.unique && !out.error)
+		step("kill", out.len, SIGKILL);
+	r = next(fd, iov, n);
+	if (out.len == sizeof(out) && !out.unique && out.error == NOTIFY_RESEND)
+		step("resent", atomic_fetch_add(&resent, 1) + 1, SIGSTOP);
+	return r;
 }

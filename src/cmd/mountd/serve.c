@@ -299,7 +299,7 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 		r = resume_restore(&s, err);
 	if (r == 0)
 		r = mount_kernel(&s, &fuse, err);
-	if (r == 0 && s.standby)
+	if (r == 0 && worker_resumes(w))
 		resume_end_standby(&s);
 	if (r == 0) {
 		r = worker_ready(w, s.store, s.data, fuse, err);

@@ -5,10 +5,14 @@ import ctypes
 import errno
 import os
 import shutil
+import signal
 import time
 
+import pytest
+
+from ring import failing
 from syscalls import fails, read, write
-from test_takeover import kill_worker
+from test_takeover import DEATH, SERVED, kill_worker
 from waiting import wait_until
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -140,3 +144,54 @@ def test_a_running_program_is_not_truncated(ws, mnt):
 
     wait_until(opened, 10, "the end of the program's file")
     assert read(mnt / "program") == b""
+
+
+# Bytes of the answer, name and flags.
+OPENS = {
+    "create": (160, "new", os.O_CREAT | os.O_EXCL | os.O_WRONLY),
+    "tmpfile": (160, "d", os.O_TMPFILE | os.O_RDWR),
+    "open": (32, "there", os.O_RDONLY),
+    "opendir": (32, "d", os.O_RDONLY | os.O_DIRECTORY),
+    "special": (32, ".config", os.O_RDONLY),
+}
+OPENER = """
+import os, sys
+os.open(sys.argv[1], int(sys.argv[2]))
+"""
+
+
+def used_inodes(mnt):
+    st = os.statvfs(mnt)
+    return st.f_files - st.f_ffree
+
+
+def stopped_worker(mnt):
+    pid = mnt.pid()
+    with open("/proc/%d/stat" % pid) as f:
+        return pid if f.read().rpartition(")")[2].split()[0] == "T" else None
+
+
+@pytest.mark.parametrize("resent", [1, 2])
+@pytest.mark.parametrize("what", OPENS)
+def test_caller_killed_before_the_next_process_reads(ws, volume, what, resent):
+    """The process has opened a file, and dies before it answers. The caller is killed when the kernel sends the
+    request again, to the standby or to the loop, which then never read it: nothing has the file open."""
+    size, name, flags = OPENS[what]
+    steps = ws.path("steps")
+    steps.mkdir()
+    mnt = volume.mount("heartbeat=1", env=failing(ws, STEPS=str(steps)), expect=DEATH)
+    os.mkdir(mnt / "d")
+    write(mnt / "there", b"x")
+    inodes = used_inodes(mnt)
+    before = mnt.stat("open_handles")
+    (steps / ("resent-%d" % resent)).touch()
+    (steps / ("kill-%d" % size)).touch()
+    program = ws.python(OPENER, mnt / name, flags)
+    pid = wait_until(lambda: stopped_worker(mnt), 20, "the next process to stop")
+    assert not os.listdir(steps)
+    program.kill()
+    program.wait(20)
+    os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: SERVED in mnt.log(), 30, "the next process")
+    wait_until(lambda: mnt.stat("open_handles") == before, 5, "the end of the handle")
+    wait_until(lambda: used_inodes(mnt) == inodes + (what == "create"), 10, "the end of the file")

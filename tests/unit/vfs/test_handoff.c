@@ -386,34 +386,81 @@ static void a_request_finds_its_own_handle_only(void **state)
 	end();
 }
 
-/* Without it: each death of the process during an open leaves a handle open until the unmount. */
-static void a_handle_that_the_kernel_does_not_know_is_given_again(void **state)
+static int open_any(int what, struct cfs_ctx *c, struct cfs_vfs_open *ret)
+{
+	struct cfs_vfs_entry e = {.ino = FIRST_INO + 1};
+
+	if (what == 0)
+		return cfs_vfs_open(vfs, c, e.ino, O_RDWR | O_TRUNC, ret);
+	if (what == 1)
+		return cfs_vfs_opendir(vfs, c, CFS_ROOT_INO, ret);
+	assert_int_equal(lookup(".stats", &e), 0);
+	return cfs_vfs_open(vfs, c, e.ino, O_RDONLY, ret);
+}
+
+/*
+ * Without it: each death of the process during an open leaves a handle open until the unmount, or
+ * what another client has written after a truncation is truncated, too.
+ */
+static void a_handle_that_the_kernel_does_not_know_is_closed(void **state)
 {
 	struct cfs_vfs_restored restored;
 	struct cfs_vfs_open first, second;
-	struct cfs_vfs_entry e = {.ino = FIRST_INO + 1};
 	struct cfs_ctx c;
-	int special;
+	int what;
 
-	for (special = 0; special < 2; special++) {
+	for (what = 0; what < 3; what++) {
 		begin();
-		if (special)
-			assert_int_equal(lookup(".stats", &e), 0);
 		c = ctx();
 		c.record = cfs_handoff_begin_request(handoff, 10, false, &c.replay);
-		assert_int_equal(cfs_vfs_open(vfs, &c, e.ino, O_RDONLY, &first), 0);
+		assert_int_equal(open_any(what, &c, &first), 0);
+		/* As the standby does for a request without an answer. */
+		cfs_handoff_released(handoff, first.fh);
 		crash(&restored);
 		assert_int_equal(restored.handles, 1);
+		cfs_vfs_close_released(vfs);
+		assert_int_equal(metric_of(&cfs_vfs_metrics, vfs, "open_handles", NULL), 0);
 		c = ctx();
 		c.record = cfs_handoff_begin_request(handoff, 10, true, &c.replay);
 		assert_true(c.replay);
-		assert_int_equal(cfs_vfs_open(vfs, &c, e.ino, O_RDONLY, &second), 0);
-		assert_int_equal(second.fh, first.fh);
-		assert_int_equal(second.direct_io, special);
+		data.truncate_err = -EIO;
+		assert_int_equal(open_any(what, &c, &second), 0);
+		data.truncate_err = 0;
+		assert_int_not_equal(second.fh, first.fh);
 		assert_int_equal(metric_of(&cfs_vfs_metrics, vfs, "open_handles", NULL), 1);
-		assert_int_equal(release(second.fh), 0);
+		c = ctx();
+		if (what == 1)
+			assert_int_equal(cfs_vfs_releasedir(vfs, &c, second.fh), 0);
+		else
+			assert_int_equal(release(second.fh), 0);
 		end();
 	}
+}
+
+/* Without it: the file occupies space until the unmount, when its caller is killed as well. */
+static void a_file_without_name_and_handle_is_released(void **state)
+{
+	struct cfs_vfs_restored restored;
+	struct cfs_handoff_request *r;
+	bool again;
+	int i;
+
+	begin();
+	r = cfs_handoff_begin_request(handoff, 10, false, &again);
+	atomic_store(&r->flags, CFS_HANDOFF_UNNAMED);
+	atomic_store(&r->ino, FIRST_INO + 1);
+	meta.sustained[1] = true;
+	meta.closed = 0;
+	crash(&restored);
+	for (i = 0; i < 2; i++) {
+		cfs_vfs_close_released(vfs);
+		assert_int_equal(meta.closed, 1);
+	}
+	/* The kernel may send the request, which makes another one. */
+	r = cfs_handoff_begin_request(handoff, 10, true, &again);
+	assert_true(again);
+	assert_int_equal(atomic_load(&r->ino), 0);
+	end();
 }
 
 /* Without it: a program is told that an attribute exists, and it is the one that it has just made.
@@ -673,7 +720,8 @@ int main(void)
 		cmocka_unit_test(handles_come_back_under_their_numbers),
 		cmocka_unit_test(a_close_that_is_cut_short_is_done_again),
 		cmocka_unit_test(a_request_finds_its_own_handle_only),
-		cmocka_unit_test(a_handle_that_the_kernel_does_not_know_is_given_again),
+		cmocka_unit_test(a_handle_that_the_kernel_does_not_know_is_closed),
+		cmocka_unit_test(a_file_without_name_and_handle_is_released),
 		cmocka_unit_test(an_attribute_that_was_made_is_known_again),
 		cmocka_unit_test(torn_records_are_no_handles),
 		cmocka_unit_test(lost_data_is_told_once_per_handle),

@@ -639,7 +639,7 @@ void start_kept(struct cfs_handoff *handoff)
 
 void vfs_abandon(void)
 {
-	static struct cfs_vfs *abandoned[32];
+	static struct cfs_vfs *abandoned[64];
 	static size_t n;
 
 	assert_true(n < CFS_ARRAY_SIZE(abandoned));

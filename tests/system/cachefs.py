@@ -510,6 +510,8 @@ class Mount:
         """The process that serves; the one that was started is its supervisor, if there is one."""
         if not self.process:
             return None
+        if self.process.poll() is not None:  # its number may be another's, with children that are others'
+            raise ProcessLookupError("the mount has ended: %s" % self.path)
         workers = children(self.process.pid)
         return workers[0] if workers else self.process.pid
 
@@ -551,7 +553,7 @@ class Mount:
         self.ended = True
 
     def terminate(self, sig=signal.SIGTERM, seconds=60):
-        os.kill(self.process.pid, sig)
+        self.process.send_signal(sig)
         self.wait_end(seconds)
 
     def kill9(self):

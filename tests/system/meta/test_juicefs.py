@@ -86,7 +86,7 @@ class Juice:
         for point, p in self.mounts:
             print("--- log of %s\n%s" % (point, log_of(point)[-6000:]))
             subprocess.run(["umount", "-l", point], timeout=20, stderr=subprocess.DEVNULL)
-            for pid in [*children(p.pid), p.pid]:
+            for pid in [*children(p.pid), p.pid] if p.poll() is None else []:
                 os.kill(pid, signal.SIGKILL)
             p.wait(20)
 

@@ -123,3 +123,22 @@ def test_bare_container(ws, volume):
     assert volume.status()["sessions"] == []
     mnt = volume.mount()
     assert read(mnt / "f") == content == read(mnt / "g")
+
+
+def test_a_number_in_use_again_is_not_killed(ws, volume):
+    """Of the tests themselves: a mount that has ended, whose process's number is that of a stranger with children."""
+    mnt = volume.mount()
+    mnt.umount()
+    ended = mnt.process.pid
+    stranger = ws.popen(["sh", "-c", "sleep 1000 & wait"])
+    wait_until(lambda: children(stranger.pid), 10, "the child")
+    mnt.process.pid = stranger.pid
+    with pytest.raises(ProcessLookupError):
+        mnt.pid()
+    mnt.kill_all()
+    mnt.terminate()
+    mnt.process.pid = ended
+    assert stranger.poll() is None
+    (child,) = children(stranger.pid)
+    os.kill(child, signal.SIGKILL)
+    stranger.wait(10)

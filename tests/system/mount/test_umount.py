@@ -58,10 +58,11 @@ def test_holders_while_the_metadata_is_away(ws):
     assert held == [(str(caller.pid), "ls", str(mnt))], r.stderr
     caller.kill()
     caller.wait(30)
+    pid = mnt.pid()
     r = ws.run("cachefs", "umount", "--timeout", "4s", mnt.path)
     assert "busy" not in r.stderr and not mnt.mounted(), r.stderr
     # it has found the process that did not answer, and waits for it
-    assert r.returncode == 0 or "process %d still flushes data" % mnt.pid() in r.stderr, r.stderr
+    assert r.returncode == 0 or "process %d still flushes data" % pid in r.stderr, r.stderr
     server.process.send_signal(signal.SIGCONT)
     wait_until(lambda: not alive(mnt.process.pid), 60, "the end of the mount")
     mnt.ended = True

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stddef.h>
@@ -18,6 +19,8 @@
 #include "cleanup.h"
 
 #define ANSWER_MS 2000
+#define LINKS_MAX 40   /* as the kernel follows */
+#define REST	  8192 /* what is left of a path, with the ends of its links */
 
 void mounted_unescape(char *s)
 {
@@ -106,7 +109,7 @@ int mounted_seen_by(const char *pid, const struct mounted *like, struct mounted 
 	return r;
 }
 
-bool mounted_is_dead(const char *point)
+int mounted_ask(const char *point, uint64_t timeout_ms)
 {
 	struct pollfd answer = {.events = POLLIN};
 	struct statvfs st;
@@ -115,7 +118,7 @@ bool mounted_is_dead(const char *point)
 	pid_t pid;
 
 	if (pipe2(pair, O_CLOEXEC) < 0)
-		return false;
+		return -errno;
 	/* A thread that asks a mount that hangs could not be ended. */
 	pid = fork();
 	if (pid == 0) {
@@ -126,15 +129,24 @@ bool mounted_is_dead(const char *point)
 	}
 	close(pair[1]);
 	answer.fd = pair[0];
-	answered = pid > 0 && poll(&answer, 1, ANSWER_MS) > 0 &&
+	answered = pid > 0 && poll(&answer, 1, (int)CFS_MIN(timeout_ms, (uint64_t)INT_MAX)) > 0 &&
 		   read(pair[0], &err, sizeof(err)) == sizeof(err);
 	close(pair[0]);
 	if (pid > 0 && !answered)
 		kill(pid, SIGKILL);
 	if (pid > 0)
 		waitpid(pid, NULL, answered ? 0 : WNOHANG);
+	if (pid < 0)
+		return -EAGAIN;
+	return answered ? -err : -ETIMEDOUT;
+}
+
+bool mounted_is_dead(const char *point)
+{
+	int r = mounted_ask(point, ANSWER_MS);
+
 	/* ECONNABORTED: the connection ended while the question was on its way. */
-	return answered && (err == ENOTCONN || err == ECONNABORTED);
+	return r == -ENOTCONN || r == -ECONNABORTED;
 }
 
 int mounted_resolve(const char *path, char *buf, size_t size)
@@ -169,6 +181,88 @@ int mounted_resolve(const char *path, char *buf, size_t size)
 	if ((size_t)snprintf(buf, size, "%s/%s", strcmp(parent, "/") ? parent : "", base) >= size)
 		return -ENAMETOOLONG;
 	return 0;
+}
+
+/* Appends a component to an absolute path without a slash at its end; "" is the root. */
+static int append(char *path, size_t size, const char *name, size_t len)
+{
+	size_t at = strlen(path);
+
+	if (at + 1 + len >= size)
+		return -ENAMETOOLONG;
+	path[at] = '/';
+	memcpy(path + at + 1, name, len);
+	path[at + 1 + len] = '\0';
+	return 0;
+}
+
+static void cut(char *path)
+{
+	char *slash = strrchr(path, '/');
+
+	if (slash)
+		*slash = '\0';
+}
+
+/* Returns the length of the link that is at the end of the path, 0: it is none. */
+static size_t read_link(const char *path, char *ret, size_t size)
+{
+	ssize_t n = readlink(path, ret, size - 1);
+
+	if (n <= 0)
+		return 0;
+	ret[n] = '\0';
+	return (size_t)n;
+}
+
+/* Puts the end of the link in place of the last component, and of what is left to walk. */
+static int follow_link(char *path, const char *link, const char *left, char rest[REST])
+{
+	char joined[REST];
+
+	if ((size_t)snprintf(joined, sizeof(joined), "%s%s", link, left) >= sizeof(joined))
+		return -ENAMETOOLONG;
+	memcpy(rest, joined, sizeof(joined));
+	cut(path);
+	if (*link == '/')
+		*path = '\0';
+	return 0;
+}
+
+int mounted_follow(const char *path, char *buf, size_t size)
+{
+	char link[REST / 2] = "", rest[REST], *name = rest;
+	size_t len, inside = 0; /* length of the mount point that the path is below */
+	unsigned links = 0;
+	struct mounted m;
+	int r = 0;
+
+	if (*path != '/' && !getcwd(link, sizeof(link)))
+		return -errno;
+	if ((size_t)snprintf(rest, sizeof(rest), "%s/%s", link, path) >= sizeof(rest))
+		return -ENAMETOOLONG;
+	*buf = '\0';
+	while (r == 0 && *(name += strspn(name, "/"))) {
+		len = strcspn(name, "/");
+		if (len == 2 && !memcmp(name, "..", 2)) {
+			cut(buf);
+			inside = strlen(buf) < inside ? 0 : inside;
+		} else if (len != 1 || *name != '.') {
+			r = append(buf, size, name, len);
+		}
+		name += len;
+		if (r < 0 || inside || !*buf)
+			continue;
+		if (mounted_at(buf, &m) == 0 && !strcmp(m.type, CFS_FSTYPE)) {
+			inside = strlen(buf);
+		} else if (read_link(buf, link, sizeof(link))) {
+			r = ++links > LINKS_MAX ? -ELOOP : follow_link(buf, link, name, rest);
+			name = rest;
+		}
+	}
+	if (r == 0 && !*buf)
+		r = append(buf, size, "", 0);
+	return r;
 }
 
 /* ---- kinds of file systems ---- */

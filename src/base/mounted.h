@@ -30,6 +30,11 @@ int mounted_at(const char *path, struct mounted *ret);
  */
 int mounted_seen_by(const char *pid, const struct mounted *like, struct mounted *ret);
 /*
+ * Asks the file system there for its statistics, by a child, which is left behind when it hangs. 0,
+ * the negative errno that it answers, or -ETIMEDOUT.
+ */
+int mounted_ask(const char *point, uint64_t timeout_ms);
+/*
  * The mount there has lost its process without an unmount. False for a mount that does not answer
  * in time.
  */
@@ -38,6 +43,11 @@ bool mounted_is_dead(const char *point);
 void mounted_unescape(char *s);
 /* An absolute path without "." and "..", its last component not followed into the mount. */
 int mounted_resolve(const char *path, char *buf, size_t size);
+/*
+ * The same by no call into a cachefs mount, which may not answer: links are followed outside of
+ * these mounts only, the last component, too. The path need not exist.
+ */
+int mounted_follow(const char *path, char *buf, size_t size);
 
 /* The kind of file system that a path is on. */
 struct cfs_fstype_info {

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/watch.h"
 #include "cmd/dump/dump.h"
 #include "cmd/mountd/supervise/health.h"
 
@@ -72,6 +73,7 @@ int main(int argc, char **argv)
 	const char *wanted;
 	char **args;
 	char name[64];
+	int r;
 
 	open_standard_files();
 	/* A file beyond the limit of its size (ulimit -f) is EFBIG, not the end of the process. */
@@ -100,6 +102,9 @@ int main(int argc, char **argv)
 			continue;
 		snprintf(name, sizeof(name), "cachefs %s", (*c)->name);
 		cmd_set_name(name);
+		r = (*c)->on_mount ? watch_command() : -1;
+		if (r >= 0)
+			return r;
 		return end((*c)->run_argv ? (*c)->run_argv(argc - 1, args + 1)
 					  : cmd_run(*c, argc - 1, args + 1));
 	}

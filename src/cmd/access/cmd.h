@@ -35,7 +35,8 @@ struct cmd {
 	/* May be NULL: takes an argument that `options` lacks. Returns as cfs_opt_arg(). */
 	int (*other_option)(void *options, int argc, char *const *argv, char err[CFS_OPT_ERRLEN]);
 	const char *heading; /* of the options in --help; may be NULL */
-	/* In place of all of these, for a command line of another form. argv[0] is the name. */
+	bool on_mount;	     /* makes system calls on a mount: watch_command() runs it */
+	/* In place of all but that, for a command line of another form. argv[0] is the name. */
 	int (*run_argv)(int argc, char **argv);
 };
 

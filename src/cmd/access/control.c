@@ -133,7 +133,7 @@ int control_seek_mount(const char *path, char *point, size_t size)
 	char *slash;
 	int r;
 
-	r = mounted_resolve(path, point, size);
+	r = mounted_follow(path, point, size);
 	if (r < 0)
 		return r;
 	for (;;) {

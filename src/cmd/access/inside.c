@@ -8,6 +8,8 @@
 
 #include "base/mounted.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/silent.h"
+#include "cmd/access/watch.h"
 
 /* A fresh name does not exist yet, so its directory is looked up instead. */
 static int find_point(char *resolved, bool fresh, struct inside *ret)
@@ -30,6 +32,7 @@ static int find(const char *path, bool fresh, struct inside *ret)
 	int r;
 
 	*ret = (struct inside){0};
+	watch_path(path);
 	r = mounted_resolve(path, resolved, sizeof(resolved));
 	if (r < 0)
 		return cmd_usage("%s: %s", path, strerror(-r));
@@ -43,6 +46,7 @@ static int find(const char *path, bool fresh, struct inside *ret)
 		return cmd_usage("%s: %s", path, strerror(EEXIST));
 	if (find_point(resolved, fresh, ret) < 0)
 		return CMD_USAGE;
+	watch_mount(ret->point);
 	if (!strcmp(resolved, ret->point))
 		return CMD_OK;
 	slash = strrchr(resolved, '/');
@@ -75,6 +79,8 @@ int inside_result(const char *path, const struct inside *in, json_t *reply)
 		return CMD_OK;
 	if (!reply && (r == -EACCES || r == -EPERM))
 		cmd_error("%s: only the user who mounted %s may do this", path, in->point);
+	else if (r == -ETIMEDOUT)
+		return silent_error(in->point);
 	else if (!reply)
 		cmd_error("the mount at %s does not answer: %s", in->point, strerror(-r));
 	else

@@ -20,8 +20,10 @@
 #include "base/thread.h"
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/control.h"
 #include "cmd/access/live.h"
 #include "cmd/access/progress.h"
+#include "cmd/access/watch.h"
 
 #define THREADS_MAX 256
 
@@ -345,15 +347,17 @@ static int bench_run(void *options, const char **args)
 	const struct bench_opts *o = options;
 	struct bench b = {.o = o};
 	int r, flags = FS_SECRM_FL;
-	char top[4200];
+	char top[4200], point[4096];
 
 	live_begin();
+	watch_path(args[0]);
 	snprintf(top, sizeof(top), "%s/cachefs-bench.%d", args[0], (int)getpid());
 	b.top_fd = mkdir(top, 0755) < 0 ? -1 : open(top, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (b.top_fd < 0)
 		return cmd_usage("cannot work in %s: %s", args[0], strerror(errno));
 	/* Skips the volume's trash; other file systems ignore the flag. */
 	(void)ioctl(b.top_fd, FS_IOC_SETFLAGS, &flags);
+	watch_mount(control_seek_mount(args[0], point, sizeof(point)) == 0 ? point : NULL);
 	b.colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
 	b.results = o->json ? json_array() : NULL;
 	r = bench(&b);
@@ -375,5 +379,6 @@ const struct cmd cmd_bench = {
 	CMD_OPTIONS(bench_table),
 	.min_args = 1,
 	.max_args = 1,
+	.on_mount = true,
 	.run = bench_run,
 };

@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/control.h"
+#include "cmd/access/watch.h"
 #include "cmd/bench/mdtest.h"
 
 enum { PATH_ROOM = 1024, WRITE_PIECE = 128 << 10 };
@@ -198,11 +199,10 @@ static const struct mdtest_ops path_ops = {
 static char *find_stats(const char *path)
 {
 	char point[PATH_MAX], *stats;
+	bool found = control_seek_mount(path, point, sizeof(point)) == 0;
 
-	return control_seek_mount(path, point, sizeof(point)) < 0 ||
-			       asprintf(&stats, "%s/.stats", point) < 0
-		       ? NULL
-		       : stats;
+	watch_mount(found ? point : NULL);
+	return !found || asprintf(&stats, "%s/.stats", point) < 0 ? NULL : stats;
 }
 
 int mdtest_open_path(const char *path, const struct mdtest_shape *s, struct mdtest_target **ret)
@@ -215,6 +215,7 @@ int mdtest_open_path(const char *path, const struct mdtest_shape *s, struct mdte
 	*p = (struct path_target){.t = {.ops = &path_ops, .shape = *s}, .top_fd = -1};
 	p->piece = calloc(1, WRITE_PIECE);
 	snprintf(p->top, sizeof(p->top), "mdtest.%d", (int)getpid());
+	watch_path(path);
 	p->parent_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (p->piece && p->parent_fd >= 0 && mkdirat(p->parent_fd, p->top, 0755) == 0)
 		p->top_fd = openat(p->parent_fd, p->top, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -392,5 +392,6 @@ const struct cmd cmd_mdtest = {
 	CMD_OPTIONS(mdtest_table),
 	.min_args = 1,
 	.max_args = 1,
+	.on_mount = true,
 	.run = mdtest_run,
 };

@@ -94,5 +94,6 @@ const struct cmd cmd_cache = {
 	CMD_JSON_OPTION,
 	.min_args = 2,
 	.max_args = 2,
+	.on_mount = true,
 	.run = cache_run,
 };

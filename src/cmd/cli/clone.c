@@ -63,5 +63,6 @@ const struct cmd cmd_clone = {
 	CMD_OPTIONS(clone_table),
 	.min_args = 2,
 	.max_args = 2,
+	.on_mount = true,
 	.run = clone_run,
 };

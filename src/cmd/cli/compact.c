@@ -58,5 +58,6 @@ const struct cmd cmd_compact = {
 	CMD_JSON_OPTION,
 	.min_args = 1,
 	.max_args = PATHS_MAX,
+	.on_mount = true,
 	.run = compact_run,
 };

@@ -76,5 +76,6 @@ const struct cmd cmd_info = {
 	CMD_JSON_OPTION,
 	.min_args = 1,
 	.max_args = 1,
+	.on_mount = true,
 	.run = info_run,
 };

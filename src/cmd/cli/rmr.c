@@ -331,5 +331,6 @@ const struct cmd cmd_rmr = {
 	CMD_OPTIONS(rmr_table),
 	.min_args = 1,
 	.max_args = PATHS_MAX,
+	.on_mount = true,
 	.run = rmr_run,
 };

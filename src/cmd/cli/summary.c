@@ -80,5 +80,6 @@ const struct cmd cmd_summary = {
 	CMD_OPTIONS(summary_table),
 	.min_args = 1,
 	.max_args = 1,
+	.on_mount = true,
 	.run = summary_run,
 };

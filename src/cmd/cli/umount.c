@@ -18,6 +18,7 @@
 #include "cmd/access/live.h"
 #include "cmd/access/progress.h"
 #include "cmd/access/requests.h"
+#include "cmd/access/silent.h"
 
 #define POLL_MS 200
 #define SOON_MS 2000 /* a mount with nothing to flush ends within this time */
@@ -48,7 +49,7 @@ static int wait_for_process(pid_t pid, const struct mounted *m, uint64_t timeout
 {
 	cfs_deadline_t deadline = cfs_deadline_in(timeout_ms);
 	struct pollfd p = {.events = POLLIN};
-	bool elsewhere;
+	bool elsewhere, stopped;
 	int r;
 
 	/* A pidfd is readable when the process has exited, reaped or not. */
@@ -57,15 +58,20 @@ static int wait_for_process(pid_t pid, const struct mounted *m, uint64_t timeout
 		return CMD_OK;
 	r = poll(&p, 1, (int)CFS_MIN(timeout_ms, (uint64_t)SOON_MS));
 	elsewhere = r == 0 && holders_print_elsewhere(m) > 0;
-	if (r == 0)
+	stopped = r == 0 && silent_is_stopped(pid, NULL);
+	if (r == 0 && !stopped)
 		cmd_error("unmounted; waiting for process %d to end, at most %llu s; the log of "
 			  "the mount says what it waits for",
 			  (int)pid, (unsigned long long)cfs_deadline_left_ms(deadline) / 1000);
-	if (r == 0)
+	if (r == 0 && !stopped)
 		r = poll(&p, 1, (int)CFS_MIN(cfs_deadline_left_ms(deadline), (uint64_t)INT_MAX));
 	close(p.fd);
 	if (r > 0)
 		return CMD_OK;
+	if (stopped)
+		return cmd_error("unmounted, but process %d still flushes data, and is stopped; "
+				 "`kill -CONT %d` lets it go on",
+				 (int)pid, (int)pid);
 	return cmd_error(elsewhere ? "unmounted here, but process %d goes on for those"
 				   : "unmounted, but process %d still flushes data",
 			 (int)pid);
@@ -149,13 +155,17 @@ static int umount_run(void *options, const char **args)
 	pid_t pid;
 	int r;
 
-	r = mounted_resolve(dir, point, sizeof(point));
+	r = mounted_follow(dir, point, sizeof(point));
 	if (r < 0 || mounted_at(point, &m) < 0)
 		return cmd_usage("%s: not mounted", dir);
 	if (strcmp(m.type, CFS_FSTYPE))
 		return cmd_usage("%s: not a cachefs mount (%s)", dir, m.type);
+	errno = 0;
 	pid = control_pid(point, NULL);
 	answers = pid > 0;
+	if (!answers && errno == ETIMEDOUT)
+		cmd_error("the mount at %s does not answer, and is unmounted without a question",
+			  point);
 	if (!answers)
 		pid = requests_find_process(m.dev_minor);
 	r = unmount(point, o, answers);

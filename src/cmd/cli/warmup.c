@@ -293,5 +293,6 @@ const struct cmd cmd_warmup = {
 	.summary = "Fetches files, and all files below directories, into the caches of their mount",
 	CMD_OPTIONS(warmup_table),
 	.max_args = PATHS_MAX,
+	.on_mount = true,
 	.run = warmup_run,
 };

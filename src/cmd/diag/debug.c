@@ -23,6 +23,7 @@
 #include "cmd/access/jsontext.h"
 #include "cmd/access/live.h"
 #include "cmd/access/requests.h"
+#include "cmd/access/silent.h"
 #include "cmd/diag/tar.h"
 #include "config.h"
 
@@ -91,8 +92,8 @@ static void add_file(struct tar *t, const char *name, const char *path)
 }
 
 /* Reads a file of the mount, which may hang. */
-static void add_special(struct tar *t, const char *name, const char *point, const char *file,
-			char **ret)
+static int add_special(struct tar *t, const char *name, const char *point, const char *file,
+		       char **ret)
 {
 	cfs_auto_free char *text = NULL;
 	char path[4300], note[256];
@@ -105,13 +106,14 @@ static void add_special(struct tar *t, const char *name, const char *point, cons
 		snprintf(note, sizeof(note), "(%s)\n", strerror(-r));
 		tar_add(t, name, note, strlen(note));
 		cmd_error("%s: %s", file, strerror(-r));
-		return;
+		return r;
 	}
 	tar_add(t, name, text, len);
 	if (ret) {
 		*ret = text;
 		text = NULL;
 	}
+	return 0;
 }
 
 static pid_t pid_in_config(const char *text)
@@ -401,8 +403,10 @@ static int collect(const char *point, const char *file)
 	add_version(t);
 	add_mountinfo(t, point, &dev);
 	add_kernel(t, dev);
-	add_special(t, PREFIX "config.json", point, ".config", &config);
-	add_special(t, PREFIX "stats.txt", point, ".stats", NULL);
+	r = add_special(t, PREFIX "config.json", point, ".config", &config);
+	if (add_special(t, PREFIX "stats.txt", point, ".stats", NULL) == -ETIMEDOUT ||
+	    r == -ETIMEDOUT)
+		silent_error(point);
 	pid = pid_in_config(config);
 	if (pid <= 0)
 		pid = requests_find_process(dev);

@@ -15,6 +15,7 @@
 #include "cmd/access/control.h"
 #include "cmd/access/holders.h"
 #include "cmd/access/live.h"
+#include "cmd/access/silent.h"
 
 /* Number of rows that are counted one by one. All further callers share one more row. */
 #define ROWS_MAX   4096
@@ -22,6 +23,7 @@
 #define OTHERS	   "others"
 #define LINE_SIZE  1100
 #define TABLE_ROWS 50
+#define STATS_MAX  (1u << 20)
 
 enum { BY_ALL, BY_KIND, BY_UID, BY_PID };
 static const char *const by_names[] = {"all", "kind", "uid", "pid", NULL};
@@ -57,7 +59,10 @@ struct row {
 struct profile {
 	const struct profile_opts *o;
 	const char *path;
+	const char *point;
 	struct live_reader reader;
+	pid_t asker; /* the last one; 0: none */
+	bool heard;  /* since the last interval */
 	uint64_t start_ms, lost;
 	char line[LINE_SIZE];
 	size_t line_len;
@@ -123,8 +128,8 @@ static void take_line(struct profile *p, char *line)
 	if (*line == '#' || !who || !took ||
 	    sscanf(who, " [uid:%u,gid:%u,pid:%d] %23s", &key.uid, &gid, &key.pid, key.kind) != 4)
 		return;
-	/* Operations of the process that reads the log are not counted. */
-	if (key.pid == p->reader.pid)
+	/* Operations of the processes that read the log and ask the mount are not counted. */
+	if (key.pid == p->reader.pid || key.pid == p->asker)
 		return;
 	if (p->o->by != BY_ALL && p->o->by != BY_KIND)
 		key.kind[0] = '\0';
@@ -256,10 +261,29 @@ static int count_until(struct profile *p, cfs_deadline_t deadline)
 		if (n <= 0)
 			break;
 		take(p, buf, (size_t)n);
+		p->heard = true;
 		if (cfs_deadline_passed(deadline))
 			return 0;
 	}
 	return n == -ETIMEDOUT ? 0 : n == 0 ? -ESTALE : (int)n;
+}
+
+/* An idle mount writes nothing, but answers. */
+static int ask(struct profile *p)
+{
+	struct live_reader asker;
+	char path[4200];
+	int r;
+
+	snprintf(path, sizeof(path), "%s/.stats", p->point);
+	r = live_reader_start(path, NULL, &asker);
+	if (r < 0)
+		return r;
+	p->asker = asker.pid;
+	r = live_reader_fill(&asker, STATS_MAX, cfs_deadline_in(LIVE_READ_MS));
+	live_reader_stop(&asker);
+	free(asker.text);
+	return r;
 }
 
 static int profile(struct profile *p)
@@ -275,7 +299,10 @@ static int profile(struct profile *p)
 		return cmd_error("%s: %s", p->path, strerror(-r));
 	for (n = 0; r == 0 && (p->o->count == 0 || n < p->o->count); n++) {
 		next += p->o->interval_ms;
+		p->heard = false;
 		r = count_until(p, next);
+		if (r == 0 && !p->heard)
+			r = ask(p);
 		if (live && r == 0) {
 			fputs("\033[H\033[J", stdout);
 			print_table(p, terminal_rows());
@@ -284,6 +311,8 @@ static int profile(struct profile *p)
 	ended = live_reader_stop(&p->reader);
 	if (r == -ESTALE && ended < 0 && ended != -EINTR)
 		r = ended;
+	if (r == -ETIMEDOUT && !live_stopped())
+		return silent_error(p->point);
 	if (r < 0 && !live_stopped())
 		return cmd_error("%s: %s", p->path,
 				 r == -ESTALE ? "the mount has ended" : strerror(-r));
@@ -308,6 +337,7 @@ static int profile_run(void *options, const char **args)
 		return CMD_SYSTEM;
 	p->o = options;
 	p->path = path;
+	p->point = point;
 	live_begin();
 	r = profile(p);
 	free(p);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -12,6 +13,7 @@
 #include "cmd/access/cmd.h"
 #include "cmd/access/control.h"
 #include "cmd/access/live.h"
+#include "cmd/access/silent.h"
 
 #define STATS_MAX	(1u << 20)
 #define ROWS_PER_HEADER 20
@@ -225,15 +227,17 @@ static void print_json(const struct rates *r)
 }
 
 /* Lines come at multiples of the interval, however long reading takes. */
-static int watch(const char *path, const struct stats_opts *o)
+static int watch(const char *point, const struct stats_opts *o)
 {
 	bool repeat = isatty(STDOUT_FILENO);
 	cfs_deadline_t next = cfs_now_ms();
 	struct sample before, now;
 	struct rates rates;
+	char path[4200];
 	int64_t n;
 	int r;
 
+	snprintf(path, sizeof(path), "%s/.stats", point);
 	r = take_sample(path, &before);
 	for (n = 0; r == 0 && (o->count == 0 || n < o->count); n++) {
 		next = CFS_MAX(next + o->interval_ms, cfs_now_ms());
@@ -255,18 +259,17 @@ static int watch(const char *path, const struct stats_opts *o)
 	}
 	if (r == 0 || live_stopped())
 		return CMD_OK;
-	return cmd_error("%s: %s", path, strerror(-r));
+	return r == -ETIMEDOUT ? silent_error(point) : cmd_error("%s: %s", path, strerror(-r));
 }
 
 static int stats_run(void *options, const char **args)
 {
-	char point[4096], path[4200];
+	char point[4096];
 
 	if (control_find_mount(args[0], point, sizeof(point)) < 0)
 		return CMD_USAGE;
-	snprintf(path, sizeof(path), "%s/.stats", point);
 	live_begin();
-	return watch(path, options);
+	return watch(point, options);
 }
 
 const struct cmd cmd_stats = {

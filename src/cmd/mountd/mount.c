@@ -20,6 +20,7 @@
 #include "base/mounted.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/control.h"
+#include "cmd/access/silent.h"
 #include "cmd/access/volume.h"
 #include "cmd/mountd/options/mountconfig.h"
 #include "cmd/mountd/options/mountfile.h"
@@ -28,6 +29,8 @@
 #include "cmd/mountd/supervise/notify.h"
 #include "cmd/mountd/supervise/supervisor.h"
 #include "cmd/mountd/supervise/worker.h"
+
+#define ANSWER_MS 10000 /* of a mount in which another one is to be mounted */
 
 static unsigned long change_flags(unsigned long v, const char *options)
 {
@@ -163,17 +166,27 @@ static int check_volume(const char *url, const struct mount_opts *o)
 	return r == 0 ? CMD_OK : CMD_MOUNT_FAILED;
 }
 
-/* Fails unless statfs(2) answers. When it hangs, SIGALRM ends the process. */
 static int verify_answer(const char *point, uint64_t timeout_ms)
 {
-	struct statvfs st;
+	int r = mounted_ask(point, timeout_ms);
 
-	signal(SIGALRM, SIG_DFL);
-	alarm((unsigned)(timeout_ms / 1000) + 1);
-	if (statvfs(point, &st) < 0)
+	if (r < 0)
 		return cmd_fail(CMD_MOUNT_FAILED, "%s is mounted but does not answer: %s", point,
-				strerror(errno));
-	alarm(0);
+				strerror(-r));
+	return CMD_OK;
+}
+
+/* A mount point in a mount that does not answer could not even be looked up. */
+static int check_way(const char *dir)
+{
+	char path[4096], above[4096];
+
+	if (mounted_follow(dir, path, sizeof(path)) == 0 &&
+	    control_seek_mount(dir, above, sizeof(above)) == 0 && strcmp(path, above) != 0 &&
+	    mounted_ask(above, ANSWER_MS) == -ETIMEDOUT) {
+		silent_error(above);
+		return CMD_MOUNT_FAILED;
+	}
 	return CMD_OK;
 }
 
@@ -306,6 +319,9 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 		return cmd_usage("log-level '%s' is not one of error, warning, info, debug",
 				 o->log_level);
 	r = volume_use_credentials(o->credentials);
+	if (r != CMD_OK)
+		return r;
+	r = check_way(dir);
 	if (r != CMD_OK)
 		return r;
 	r = mounted_resolve(dir, point, sizeof(point));

@@ -9,10 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "cmd/access/cgroup.h"
 #include "cmd/access/cmd.h"
 
 /* Options for mount(8), systemd or fsck, which a mount helper gets and ignores. */
@@ -177,55 +179,20 @@ void mount_opts_free(struct mount_opts *o)
 	o->kernel_opts = NULL;
 }
 
-/* Lowers *limit to the smallest one from the group up to the root of what is mounted here. */
-static void lower_limit(const char *base, char *group, const char *name, uint64_t *limit)
+/* Both 0: none. */
+static uint64_t lower(uint64_t limit, int resource)
 {
-	char path[700], *slash;
-	unsigned long long v;
-	FILE *in;
+	struct rlimit l;
 
-	do {
-		snprintf(path, sizeof(path), "%s%s/%s", base, group, name);
-		in = fopen(path, "re");
-		if (in) {
-			if (fscanf(in, "%llu", &v) == 1 && (!*limit || v < *limit))
-				*limit = v;
-			fclose(in);
-		}
-		slash = strrchr(group, '/');
-		if (slash)
-			*slash = '\0';
-	} while (slash);
-}
-
-/* Of the process's cgroup, v2 or v1; 0 when there is none. */
-static uint64_t cgroup_limit(void)
-{
-	static const char v1[] = ":memory:";
-	uint64_t limit = 0;
-	char line[512], *at;
-	FILE *in;
-
-	in = fopen("/proc/self/cgroup", "re");
-	if (!in)
-		return 0;
-	while (fgets(line, sizeof(line), in)) {
-		line[strcspn(line, "\n")] = '\0';
-		at = strstr(line, v1);
-		if (at)
-			lower_limit("/sys/fs/cgroup/memory", at + strlen(v1),
-				    "memory.limit_in_bytes", &limit);
-		else if (!strncmp(line, "0::", 3))
-			lower_limit("/sys/fs/cgroup", line + 3, "memory.max", &limit);
-	}
-	fclose(in);
-	return limit;
+	if (getrlimit(resource, &l) < 0 || l.rlim_cur == RLIM_INFINITY)
+		return limit;
+	return limit ? CFS_MIN(limit, (uint64_t)l.rlim_cur) : l.rlim_cur;
 }
 
 uint64_t mount_default_budget(void)
 {
 	const uint64_t full = 300ULL << 20, least = 32ULL << 20;
-	uint64_t limit = cgroup_limit();
+	uint64_t limit = lower(lower(cgroup_memory_limit(), RLIMIT_DATA), RLIMIT_AS);
 
 	if (!limit || limit / 4 >= full)
 		return full;

@@ -103,7 +103,8 @@ int mount_opts_umask(const char *text, int *ret, char err[CFS_OPT_ERRLEN]);
 void mount_opts_free(struct mount_opts *o);
 
 /*
- * Default of buffer-size, the budget for data pages: 300 MiB, or a quarter of the cgroup's limit.
+ * Default of buffer-size, the budget for data pages: 300 MiB, or a quarter of the limit of the
+ * control group or of the process.
  */
 uint64_t mount_default_budget(void);
 

@@ -77,8 +77,8 @@ const struct cfs_opt mount_table[] = {
 	OPT_DURATION("negative-entry-cache", negative_entry_cache_ms, "TIME",
 		     "how long the kernel caches absent names", .def = "0"),
 	OPT_SIZE("buffer-size", buffer_size, "SIZE",
-		 "memory for data, a bare number is in MiB; 0: 300M or a quarter of the cgroup's "
-		 "limit",
+		 "memory for data, a bare number is in MiB; 0: 300M, or a quarter of the limit of "
+		 "the control group or the process",
 		 .unit = 1 << 20, .def = "0", .max = INT64_MAX),
 	OPT_SIZE("max-readahead", max_readahead, "SIZE",
 		 "maximum read-ahead of a sequential reader", .unit = 1 << 20, .def = "32M",

@@ -55,8 +55,10 @@ struct supervisor {
 	pid_t worker;
 	int link;
 	int last_signal;
-	bool told;    /* the reason of a failed start has been reported */
-	bool stopped; /* ended by a signal, as the end of the mount */
+	char kills_file[700]; /* counts kills for want of memory (cgroup.h); "": not known */
+	uint64_t kills;	      /* its number when the worker was started */
+	bool told;	      /* the reason of a failed start has been reported */
+	bool stopped;	      /* ended by a signal, as the end of the mount */
 	int status;
 
 	uint64_t deaths[DEATHS_MAX]; /* when, ms; a ring */

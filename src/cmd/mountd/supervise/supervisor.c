@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/module.h"
 #include "base/thread.h"
+#include "cmd/access/cgroup.h"
 #include "cmd/access/cmd.h"
 #include "cmd/mountd/supervise/handover.h"
 #include "cmd/mountd/supervise/notify.h"
@@ -118,6 +119,7 @@ static int start_worker(struct supervisor *s)
 		return r;
 	if (s->handoff)
 		atomic_fetch_add(&cfs_handoff_header(s->handoff)->workers, 1);
+	s->kills = cgroup_kills(s->kills_file);
 	cfs_log_flush();
 	fflush(NULL);
 	s->worker = fork();
@@ -312,9 +314,22 @@ static bool receive_from_worker(struct supervisor *s)
 	return true;
 }
 
+/* Whether the kernel has killed the worker for want of memory, as far as that is counted. */
+static bool was_too_large(const struct supervisor *s, pid_t pid)
+{
+	uint64_t kills = cgroup_kills(s->kills_file);
+
+	if (s->last_signal != SIGKILL || kills <= s->kills)
+		return false;
+	cfs_err("the kernel killed the process of the mount for want of memory; a smaller "
+		"buffer-size needs less: mount=%s pid=%d count=%llu file=%s",
+		s->point, (int)pid, (unsigned long long)(kills - s->kills), s->kills_file);
+	return true;
+}
+
 static void worker_ended(struct supervisor *s, int status)
 {
-	bool died = WIFSIGNALED(status);
+	bool died = WIFSIGNALED(status), too_large;
 	pid_t pid = s->worker;
 	int code = died ? CMD_SYSTEM : WEXITSTATUS(status);
 
@@ -323,12 +338,16 @@ static void worker_ended(struct supervisor *s, int status)
 		;
 	s->worker = 0;
 	s->last_signal = died ? WTERMSIG(status) : 0;
+	too_large = was_too_large(s, pid);
 	if (s->end)
 		return;
 	switch (s->state) {
 	case STARTING:
 		supervisor_failed(s, code ? code : CMD_MOUNT_FAILED,
-				  "the mount process died while starting");
+				  too_large
+					  ? "the kernel killed the mount process while it started, "
+					    "for want of memory; a smaller buffer-size needs less"
+					  : "the mount process died while starting");
 		if (s->device >= 0 && s->old < 0)
 			cfs_fuse_detach(s->point, s->device);
 		supervisor_finish(s, s->status);
@@ -524,6 +543,7 @@ int supervise(const struct supervised *conf)
 	 * program.
 	 */
 	cfs_module_hold();
+	cgroup_kills_file(s.kills_file, sizeof(s.kills_file));
 	r = take_signals(&s);
 	if (r == 0 && s.old < 0)
 		r = cfs_handoff_create(&s.handoff);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "thread.h"
 
@@ -38,6 +40,33 @@ int cfs_thread_start(const char *name, void *(*run)(void *arg), void *arg, pthre
 out:
 	pthread_attr_destroy(&attr);
 	return -r;
+}
+
+static void *await(void *arg)
+{
+	pthread_mutex_lock(arg);
+	pthread_mutex_unlock(arg);
+	return NULL;
+}
+
+int cfs_thread_try(unsigned n)
+{
+	pthread_mutex_t end = PTHREAD_MUTEX_INITIALIZER;
+	pthread_t *threads = calloc(n, sizeof(*threads));
+	unsigned i = 0;
+	int r = threads ? 0 : -ENOMEM;
+
+	pthread_mutex_lock(&end);
+	/* Libraries start theirs with the stack that is the default. */
+	if (r == 0)
+		r = -pthread_create(&threads[i], NULL, await, &end);
+	for (i = r == 0; r == 0 && i < n; i += r == 0)
+		r = cfs_thread_start("try", await, &end, &threads[i]);
+	pthread_mutex_unlock(&end);
+	while (i)
+		pthread_join(threads[--i], NULL);
+	free(threads);
+	return r;
 }
 
 void cfs_end_signals(sigset_t *ret)

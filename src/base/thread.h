@@ -14,6 +14,9 @@
 /* The name is cut to 15 characters. Negative errno when no thread could be had. */
 int cfs_thread_start(const char *name, void *(*run)(void *arg), void *arg, pthread_t *ret);
 
+/* Starts n > 0 threads, and ends them: 0 when they can run at the same time, or a negative errno. */
+int cfs_thread_try(unsigned n);
+
 /* The signals that end a mount: SIGTERM, SIGINT, and SIGHUP unless that is ignored. */
 void cfs_end_signals(sigset_t *ret);
 

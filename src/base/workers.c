@@ -147,9 +147,10 @@ static int enqueue(struct cfs_workers *w, struct cfs_job *job)
 
 	/* An idle thread that was woken but has not run yet still counts as idle. */
 	if (w->queued >= w->idle && w->n_threads < may_run(w)) {
+		/* EAGAIN of pthread_create(3) would reach programs, which wait for a lock then. */
 		r = start_thread(w);
 		if (r < 0 && w->n_threads == 0)
-			return r;
+			return -ENOMEM;
 	}
 	job->next = NULL;
 	*w->tail = job;

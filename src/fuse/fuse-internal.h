@@ -43,11 +43,12 @@ struct cfs_fuse {
 
 	/* The connection; libfuse has a duplicate, on which it answers what has no handler. */
 	struct cfs_device device;
-	struct cfs_channel *channel; /* the device, or the ring: where requests come from */
-	struct cfs_ring *ring;	     /* NULL: there is none */
-	bool needs_ring;	     /* io_uring=on: the mount ends rather than use the device */
-	size_t payload;		     /* bytes of the largest request or answer, as agreed on */
-	struct own_answers *own;     /* NULL: libfuse writes its own answers to the device */
+	struct cfs_channel *channel;   /* the device, or the ring: where requests come from */
+	struct cfs_ring *ring;	       /* NULL: there is none */
+	_Atomic uint64_t no_memory_ms; /* when the log told of ENOMEM; 0: never */
+	bool needs_ring;	       /* io_uring=on: the mount ends rather than use the device */
+	size_t payload;		       /* bytes of the largest request or answer, as agreed on */
+	struct own_answers *own;       /* NULL: libfuse writes its own answers to the device */
 
 	struct cfs_vfs_backing backing;
 	_Atomic bool backing_refused; /* the kernel takes no file of the cache; logged once */

@@ -8,13 +8,15 @@
 #include <sys/stat.h>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "fuse-internal.h"
 
-#define BLKSIZE	     65536
-#define STATFS_BSIZE 4096
-#define IOV_INLINE   32
-#define IOV_REPLY    (IOV_MAX - 1) /* pieces of one writev(2), beside the header */
+#define BLKSIZE		   65536
+#define STATFS_BSIZE	   4096
+#define NO_MEMORY_AGAIN_MS 60000
+#define IOV_INLINE	   32
+#define IOV_REPLY	   (IOV_MAX - 1) /* pieces of one writev(2), beside the header */
 
 mode_t type_mode(uint8_t type)
 {
@@ -104,10 +106,24 @@ void fill_entry(struct cfs_vfs *v, struct fuse_entry_out *ret, const struct cfs_
 	fill_attr(&ret->attr, e->ino, &e->attr);
 }
 
+/* A line a minute: a program that meets ENOMEM tries again and again. */
+static void tell_no_memory(struct cfs_fuse *f)
+{
+	uint64_t now_ms = cfs_now_ms(), told_ms = atomic_load(&f->no_memory_ms);
+
+	if ((!told_ms || now_ms - told_ms >= NO_MEMORY_AGAIN_MS) &&
+	    atomic_compare_exchange_strong(&f->no_memory_ms, &told_ms, now_ms))
+		cfs_err("requests fail with ENOMEM, as the system gives this process no memory "
+			"or threads (limits: ulimit -d, ulimit -v, ulimit -u, pids.max): mount=%s",
+			f->mount_point);
+}
+
 void reply_status(struct call *c, int r)
 {
 	struct iovec head;
 
+	if (r == -ENOMEM)
+		tell_no_memory(c->fuse);
 	answer(c, r == -ETIMEDOUT ? -EIO : r, &head, 1);
 	call_end(c, r);
 }

@@ -9,9 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/activity.h"
+#include "base/bytes.h"
 #include "base/log.h"
 #include "base/mounted.h"
 #include "base/text/url.h"
@@ -25,6 +27,10 @@
 #include "cmd/mountd/supervise/handover.h"
 #include "cmd/mountd/supervise/notify.h"
 #include "cmd/mountd/supervise/worker.h"
+
+/* Threads of a mount that writes, reads and removes a little. */
+#define THREADS_MIN 24
+#define MEMORY_HINT "; see the limits of memory (ulimit -d, ulimit -v)"
 
 void serve_lost(void *arg, const char *reason)
 {
@@ -267,6 +273,40 @@ static int serve(struct serve *s, struct cfs_fuse *fuse)
 	return sig;
 }
 
+/*
+ * A mount without threads would hang or lose what is written to it. One that resumes is not given up
+ * for that.
+ */
+static int check_limits(const struct serve *s, char err[256])
+{
+	/* With less, libraries abort rather than report an error. */
+	static const struct {
+		int resource;
+		unsigned mib;
+		const char *what;
+	} least[] = {{RLIMIT_DATA, 32, "data (ulimit -d)"},
+		     {RLIMIT_AS, 200, "address space (ulimit -v)"}};
+	struct rlimit l;
+	size_t i;
+	int r;
+
+	if (worker_resumes(s->worker))
+		return 0;
+	for (i = 0; i < CFS_ARRAY_SIZE(least); i++) {
+		if (getrlimit(least[i].resource, &l) == 0 && l.rlim_cur >> 20 < least[i].mib)
+			return cfs_fail(err, -ENOMEM, "a mount needs at least %u MiB of %s",
+					least[i].mib, least[i].what);
+	}
+	r = cfs_thread_try(THREADS_MIN);
+	if (r < 0)
+		snprintf(err, 256,
+			 "a mount needs at least %d threads, which cannot be started: %s; see the "
+			 "limits of tasks (pids.max of the control group, TasksMax of a service, "
+			 "ulimit -u) and of memory (ulimit -d, ulimit -v)",
+			 THREADS_MIN, strerror(-r));
+	return r;
+}
+
 int serve_mount(const char *url, const char *dir, const struct mount_opts *o, struct worker *w,
 		char err[256])
 {
@@ -282,11 +322,15 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 		cfs_warn("request tracing is off, there is no shared memory: error=%s",
 			 cfs_errname(r));
 	notify_send("STATUS=Mounting at %s", dir);
-	r = worker_resumes(w) ? resume_open(&s, err) : layers_open_backends(&s, err);
+	r = check_limits(&s, err);
+	if (r == 0)
+		r = worker_resumes(w) ? resume_open(&s, err) : layers_open_backends(&s, err);
 	if (r == 0)
 		r = worker_checked(w, s.setting->uuid, o->ro, err);
 	if (r == 0)
 		r = layers_open(&s, err);
+	if (r == -ENOMEM && !strstr(err, "ulimit") && strlen(err) < 256 - sizeof(MEMORY_HINT))
+		strcat(err, MEMORY_HINT);
 	if (r == 0) {
 		do
 			r = start_session(&s, err);
@@ -305,6 +349,8 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 		r = worker_ready(w, s.store, s.data, fuse, err);
 		if (r == 0)
 			sig = serve(&s, fuse);
+		else if (!worker_resumes(w))
+			cfs_fuse_unmount(fuse);
 	}
 	/* Exits without closing anything, as the next process resumes the mount and its session. */
 	if (r < 0 && worker_resumes(w)) {

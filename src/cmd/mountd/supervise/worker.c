@@ -162,6 +162,18 @@ static int await_go(struct worker *w, char err[256])
 	return r;
 }
 
+static int watch_supervisor(struct worker *w, char err[256])
+{
+	int r;
+
+	w->watching = true;
+	r = cfs_thread_start("supervisor", listen_to_supervisor, w, &w->watcher);
+	w->watching = r == 0;
+	if (r < 0)
+		snprintf(err, 256, "cannot listen to the supervisor: %s", strerror(-r));
+	return r;
+}
+
 int worker_ready(struct worker *w, struct cfs_store *store, struct cfs_data *data,
 		 struct cfs_fuse *fuse, char err[256])
 {
@@ -180,17 +192,18 @@ int worker_ready(struct worker *w, struct cfs_store *store, struct cfs_data *dat
 	if (worker_resumes(w))
 		r = await_go(w, err);
 	else
+		r = watch_supervisor(w, err);
+	if (r == 0 && !worker_resumes(w))
 		r = handover_send(w->link, HANDOVER_MOUNTED, 0, NULL, fds);
-	if (r < 0)
+	if (r < 0) {
+		worker_unwatch(w);
 		return r;
+	}
 	/* From here on the worker survives the death of its supervisor. */
 	prctl(PR_SET_PDEATHSIG, 0);
 	if (w->daemon)
 		daemon_detach();
-	w->watching = true;
-	r = cfs_thread_start("supervisor", listen_to_supervisor, w, &w->watcher);
-	w->watching = r == 0;
-	return r;
+	return worker_resumes(w) ? watch_supervisor(w, err) : 0;
 }
 
 void worker_unwatch(struct worker *w)

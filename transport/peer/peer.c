@@ -54,8 +54,7 @@ static void finish_all(struct cfs_peer *p, struct cfs_get_list *list, int err)
 
 /* --- the circuit --- */
 
-/* The longest between two probes. */
-static uint64_t pause_max_ms(const struct cfs_transport *t)
+uint64_t cfs_probe_pause_max_ms(const struct cfs_transport *t)
 {
 	return (uint64_t)t->conf.probe_ms * PROBE_DOUBLINGS;
 }
@@ -93,7 +92,7 @@ static void exclude(struct cfs_peer *p, int err)
 
 	p->probe_at_ms =
 		t->loop.now_ms + p->probe_pause_ms + cfs_random_u64() % (p->probe_pause_ms / 4 + 1);
-	p->probe_pause_ms = CFS_MIN(p->probe_pause_ms * 2, pause_max_ms(t));
+	p->probe_pause_ms = CFS_MIN(p->probe_pause_ms * 2, cfs_probe_pause_max_ms(t));
 	pthread_mutex_lock(&p->lock);
 	was_in_use = p->circuit == CFS_PEER_CLOSED_CIRCUIT;
 	p->circuit = CFS_PEER_OPEN_CIRCUIT;
@@ -127,7 +126,8 @@ static bool is_failure(int err)
  */
 static bool is_recovered(const struct cfs_peer *p, uint32_t len)
 {
-	return len >= p->failed_len || p->t->loop.now_ms - p->failed_ms >= pause_max_ms(p->t);
+	return len >= p->failed_len ||
+	       p->t->loop.now_ms - p->failed_ms >= cfs_probe_pause_max_ms(p->t);
 }
 
 /*

@@ -16,7 +16,6 @@
 #define ACCEPT_BATCH 64
 #define RX_BYTES     (16u << 10) /* requests that are read at a time */
 #define SLOW_TICK_MS 250
-#define REFUSED_MS   10000 /* between two warnings */
 
 static struct cfs_server *server_of(struct cfs_conn *c)
 {
@@ -213,24 +212,6 @@ static void conn_ready(struct cfs_conn *c)
 		cfs_conn_want_in(c);
 }
 
-/* Strangers may connect as often as they like, so warnings are rare. */
-static void log_refusal(struct cfs_transport *t, const struct cfs_server *sc, int err, bool warns)
-{
-	char from[CFS_ADDRESS_MAX];
-
-	cfs_address_format((const struct sockaddr *)&sc->from, from);
-	t->refused += warns;
-	if (warns && t->refused_ms && t->loop.now_ms - t->refused_ms < REFUSED_MS)
-		warns = false;
-	cfs_log(warns ? CFS_LOG_WARN : CFS_LOG_DEBUG,
-		"peer connection refused: address=%s error=%s%s count=%u", from, cfs_errname(err),
-		err == -EPROTOTYPE ? " (no TLS)" : "", t->refused);
-	if (!warns)
-		return;
-	t->refused = 0;
-	t->refused_ms = t->loop.now_ms;
-}
-
 static void conn_closed(struct cfs_conn *c, int err)
 {
 	struct cfs_server *sc = server_of(c);
@@ -246,7 +227,7 @@ static void conn_closed(struct cfs_conn *c, int err)
 		if (kind != CFS_PEER_E_AUTH)
 			kind = CFS_PEER_E_PROTOCOL;
 		cfs_counters_error(&t->served, kind);
-		log_refusal(t, sc, err, kind == CFS_PEER_E_AUTH || err == -EPROTOTYPE);
+		cfs_refusals_note(t, &sc->from, err, kind == CFS_PEER_E_AUTH || err == -EPROTOTYPE);
 	}
 	cfs_session_closed(&sc->session);
 	cfs_answer_drop(sc);
@@ -408,6 +389,7 @@ void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 		return;
 	t->slow_tick_ms = t->loop.now_ms;
 	cfs_server_arm(t);
+	cfs_refusals_tick(t);
 	*ret_busy |= cfs_admission_tick(t);
 	for (c = LIST_FIRST(&t->conns); c; c = next) {
 		next = LIST_NEXT(c, all);

@@ -159,6 +159,8 @@ void cfs_peer_again(struct cfs_peer *p, struct cfs_peer_get *g);
 void cfs_peer_feed(struct cfs_peer *p);
 /* Called every tick. True while requests or connections are under way. */
 bool cfs_peer_tick(struct cfs_peer *p);
+/* The longest pause between two probes. */
+uint64_t cfs_probe_pause_max_ms(const struct cfs_transport *t);
 /* Opens another connection, unless the maximum is reached. */
 void cfs_peer_connect(struct cfs_peer *p);
 
@@ -249,6 +251,24 @@ void cfs_answer_flush(struct cfs_conn *c);
 /* Drops the send queue of a closed connection. */
 void cfs_answer_drop(struct cfs_server *sc);
 
+/* --- log lines about refused connections: refusals.c --- */
+
+#define CFS_REFUSALS 16
+
+/* Of the addresses that share this entry; all 0: none was refused. */
+struct cfs_refusals {
+	char from[CFS_ADDRESS_MAX]; /* the last one */
+	unsigned count;		    /* since the last line */
+	uint64_t last_ms, next_ms;  /* the last refusal; no line before next_ms */
+	uint64_t pause_ms;	    /* from the last line to next_ms */
+};
+
+/* A connection from there has ended before it was authenticated. warns: the administrator should
+ * know. */
+void cfs_refusals_note(struct cfs_transport *t, const struct sockaddr_storage *from, int err,
+		       bool warns);
+void cfs_refusals_tick(struct cfs_transport *t);
+
 /* --- admission to a cache disk: disk-admission.c --- */
 
 #define CFS_ADMISSION_DISKS 8 /* disks whose numbers are equal modulo this share a queue */
@@ -309,8 +329,7 @@ struct cfs_transport {
 	struct cfs_conn *more, **more_last;
 	LIST_HEAD(, cfs_server) unauthenticated;
 	unsigned n_served, n_unauthenticated;
-	unsigned refused;		  /* connections since the last warning about one, */
-	uint64_t refused_ms;		  /* which was logged then; 0: never */
+	struct cfs_refusals refusals[CFS_REFUSALS];
 	LIST_HEAD(, cfs_served) workings; /* with working_until */
 	uint64_t slow_tick_ms;
 

@@ -160,26 +160,52 @@ static unsigned lines_with(const char *text)
 	return n;
 }
 
+static void be_refused(struct owner *o)
+{
+	static const struct cfs_handshake_keys wrong = {.key = {"wrong"}, .n = 1};
+	int r, fd = raw_client(o, &wrong, &r);
+
+	assert_int_equal(r, -EACCES);
+	assert_true(raw_is_closed(fd));
+	close(fd);
+}
+
 /* A stranger who connects again and again fills the log's disk. */
 static void test_strangers_do_not_fill_the_log(void **state)
 {
-	static const struct cfs_handshake_keys wrong = {.key = {"wrong"}, .n = 1};
 	struct cfs_peer_stats st;
 	struct owner o;
 	unsigned i;
-	int fd, r;
 
 	(void)state;
 	begin_log();
 	owner_open(&o, BLOCK);
-	for (i = 0; i < 50; i++) {
-		fd = raw_client(&o, &wrong, &r);
-		assert_int_equal(r, -EACCES);
-		assert_true(raw_is_closed(fd));
-		close(fd);
-	}
+	for (i = 0; i < 50; i++)
+		be_refused(&o);
 	WAIT_FOR((cfs_transport_stats(o.t, NULL, &st), st.errors[CFS_PEER_E_AUTH] == 50));
 	assert_in_range(lines_with("peer connection refused"), 1, 5);
+	owner_close(&o);
+	end_log();
+}
+
+/* A member with a wrong key tries again until it is unmounted, and the log tells of it as often. */
+static void test_refusals_are_logged_less_and_less(void **state)
+{
+	struct cfs_transport_conf conf = {.probe_ms = 1}; /* the first pause is 100 ms */
+	cfs_deadline_t until = cfs_deadline_in(2000);
+	struct owner o;
+	unsigned lines;
+
+	(void)state;
+	begin_log();
+	owner_open_conf(&o, BLOCK, &conf);
+	while (!cfs_deadline_passed(until))
+		be_refused(&o);
+	lines = lines_with("peer connection refused");
+	assert_in_range(lines, 2, 9);
+	WAIT_FOR(lines_with("no longer refused") > 0);
+	be_refused(&o);
+	WAIT_FOR(lines_with("peer connection refused") > lines);
 	owner_close(&o);
 	end_log();
 }
@@ -936,6 +962,7 @@ int main(void)
 		/* last: they move the log */
 		cmocka_unit_test(test_short_answers_end_a_failure),
 		cmocka_unit_test(test_strangers_do_not_fill_the_log),
+		cmocka_unit_test(test_refusals_are_logged_less_and_less),
 	};
 
 	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_ERR);

@@ -4,6 +4,7 @@ its container, and the kernel kills it."""
 
 import concurrent.futures
 import contextlib
+import ctypes
 import os
 import pathlib
 import re
@@ -20,6 +21,8 @@ from test_takeover import upgrade
 MIB = 1 << 20
 BUDGET = 192 * MIB
 BESIDES = 32 * MIB
+KCMP = {"x86_64": 312, "aarch64": 272}  # number of kcmp(2)
+KCMP_VM = 1
 
 pytestmark = [
     pytest.mark.module("metrics"),
@@ -36,6 +39,12 @@ def pss(pid):
     return sum(int(kib) << 10 for kib in re.findall(r"^(?:Pss|SwapPss): +(\d+) kB", text, re.M))
 
 
+def one_memory(a, b):
+    """A process that posix_spawn(3) makes has the memory of its parent until it runs its program."""
+    number = KCMP.get(os.uname().machine)
+    return bool(number) and ctypes.CDLL(None).syscall(number, a, b, KCMP_VM, 0, 0) == 0
+
+
 class Watch:
     """Sums the memory of all processes that the test has started, as long as it is open."""
 
@@ -45,7 +54,11 @@ class Watch:
         self.samples = 0
 
     def sample(self):
-        shares = [(pss(pid), command) for pid, command in self.ws.processes() if "cachefs" in command]
+        shares, seen = [], []
+        for pid, command in self.ws.processes():
+            if "cachefs" in command and not any(one_memory(pid, other) for other in seen):
+                seen.append(pid)
+                shares.append((pss(pid), command))
         self.samples += 1
         if sum(share for share, _ in shares) > self.most:
             self.most, self.shares = sum(share for share, _ in shares), shares

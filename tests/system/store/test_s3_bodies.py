@@ -47,6 +47,7 @@ WAYS = {
     "lz4": ({"compress": "lz4"}, ""),
     "lz4-disk-cache": ({"compress": "lz4"}, "cache-dir=%s"),
     "aes": ({"encrypt_rsa_key": "key.pem"}, ""),
+    "lz4-aes": ({"compress": "lz4", "encrypt_rsa_key": "key.pem"}, ""),
     "aes-disk-cache": ({"encrypt_rsa_key": "key.pem"}, "cache-dir=%s"),
 }
 

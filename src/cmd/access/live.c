@@ -17,6 +17,8 @@
 #define PIECE 65536
 /* How long a child may take to exit; a mount lets killed programs go within a second. */
 #define END_MS 2000
+/* How long a command that was stopped waits for the mount to be as it was. */
+#define FINISH_MS 2000
 
 static volatile sig_atomic_t stopped;
 
@@ -122,6 +124,7 @@ int live_reader_start(const char *path, const char *request, struct live_reader 
 ssize_t live_reader_read(struct live_reader *r, void *buf, size_t size, cfs_deadline_t deadline)
 {
 	struct pollfd p = {.fd = r->fd, .events = POLLIN};
+	bool short_wait = false;
 	ssize_t n;
 
 	for (;;) {
@@ -132,6 +135,9 @@ ssize_t live_reader_read(struct live_reader *r, void *buf, size_t size, cfs_dead
 			return -errno;
 		if (stopped && !r->finish)
 			return -EINTR;
+		if (stopped && !short_wait)
+			deadline = cfs_deadline_min(deadline, cfs_deadline_in(FINISH_MS));
+		short_wait = stopped;
 		if (cfs_deadline_passed(deadline))
 			return -ETIMEDOUT;
 		poll(&p, 1, (int)CFS_MIN(cfs_deadline_left_ms(deadline), (uint64_t)INT_MAX));

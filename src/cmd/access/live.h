@@ -18,7 +18,7 @@
 struct live_reader {
 	int fd; /* non-blocking; end of file means that the child has exited */
 	pid_t pid;
-	bool finish; /* live_stopped() ends no wait */
+	bool finish; /* live_stopped() does not end waits, but makes them short */
 	char *text;  /* of live_reader_fill(), terminated; the caller's */
 	size_t len, cap;
 };

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from cachefs import SLOW, alive, children, patience, tool, wait_until
+from s3volume import S3Volume
 from syscalls import data, write
 
 COMMANDS = {
@@ -135,6 +136,35 @@ def test_ctrl_c_ends_each_at_once(ws, tree):
         for name, p in running.items():
             p.communicate(timeout=max(1, begun + 5 * patience() - time.monotonic()))
             assert p.returncode != 0 or name.startswith(("stats", "profile")), name
+
+
+def catches_interrupts(p):
+    with open("/proc/%d/status" % p.pid) as f:
+        caught = int(re.search(r"^SigCgt:\s+(\w+)", f.read(), re.M)[1], 16)
+    return caught & (1 << (signal.SIGINT - 1))
+
+
+@pytest.mark.deadline(180)
+def test_ctrl_c_of_a_flush(ws, s3, via):
+    """umount gives the mount its schedule of uploads back; one that does not answer must not hold that up."""
+    volume = S3Volume(ws, s3, url=via.url + "/bucket")
+    opts = "writeback,put-timeout=5,free-space-ratio=0,cache-dir=%s" % ws.path("cache")
+    mnt = volume.mount(opts, env=s3.keys)
+    mnt.allow("cannot be uploaded|object store")
+    via.add("PUT", "chunks", status=503)
+    write(mnt / "f", data(1000), sync=True)
+    wait_until(lambda: mnt.stat("staging_blocks"), 30, "a staged block")
+    p = start(ws, mnt, ["umount", "{m}"])
+    wait_until(lambda: catches_interrupts(p), 30, "its flush")
+    with Stopped(mnt, "both"):
+        wait_until(lambda: children(p.pid), 30, "its question")
+        begun = time.monotonic()
+        p.send_signal(signal.SIGINT)
+        out, _ = p.communicate(timeout=60 * SLOW)
+        assert time.monotonic() - begun < 8 * SLOW
+    assert p.returncode == 8 and "stays mounted" in out and mnt.mounted(), out
+    via.clear()
+    wait_until(lambda: mnt.stat("staging_blocks") == 0, 90, "the upload")
 
 
 @pytest.mark.deadline(300)

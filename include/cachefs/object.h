@@ -20,6 +20,10 @@
 
 #include "base/clock.h"
 
+/* Memory that a connection is counted with: its buffers, and what libcurl has beside them. */
+#define CFS_OBJECT_BUFFERS	 (768u << 10)
+#define CFS_OBJECT_SMALL_BUFFERS (384u << 10)
+
 struct cfs_object_store;
 
 struct cfs_object_info {
@@ -156,7 +160,7 @@ struct cfs_object_conf {
 	struct cfs_object_class tiers[CFS_OBJECT_TIERS];
 	uint64_t upload_limit, download_limit; /* bytes per second, 0: none */
 	unsigned max_connections;	       /* per bucket, 0: 64 */
-	bool small_buffers;  /* of connections: memory counts for more than speed */
+	bool small_buffers;  /* of connections: CFS_OBJECT_SMALL_BUFFERS, at the cost of speed */
 	uint64_t silence_ms; /* a connection that long without a byte has failed, 0: 15 s */
 	struct cfs_object_descs *descs; /* borrowed while it is opened; NULL: not needed */
 };

@@ -30,13 +30,11 @@
 #define MAX_CLOSING 1024
 /* After that many upload deadlines without an upload, the rest stays staged for the next mount. */
 #define DRAIN_PATIENCE 2
-/* Below this budget, requests and connections get smaller buffers. */
-#define SMALL_BUDGET ((uint64_t)128 << 20)
+/* Below these budgets, requests and connections get smaller buffers. */
+#define SMALL_BUDGET	  ((uint64_t)128 << 20)
+#define SMALL_CONNECTIONS ((uint64_t)256 << 20)
 /* A mount may use the budget and 32 MiB. 12 of these are for request and connection buffers. */
 #define BUFFERS_BESIDES ((uint64_t)12 << 20)
-/* Connections to the object store with the default numbers of uploads and downloads. */
-#define CONNECTIONS	   40
-#define CONNECTION_BUFFERS (128u << 10)
 
 static uint64_t budget_of(const struct mount_opts *o)
 {
@@ -60,6 +58,11 @@ static int check_objects(struct serve *s, char err[256])
 	return 0;
 }
 
+static const char *storage_of(const struct serve *s)
+{
+	return s->o->storage ? s->o->storage : s->setting->storage;
+}
+
 static struct volume_objects objects_of(struct serve *s)
 {
 	return (struct volume_objects){
@@ -70,7 +73,7 @@ static struct volume_objects objects_of(struct serve *s)
 		.max_connections =
 			(unsigned)(s->o->max_uploads + s->o->max_downloads + s->o->max_deletes) +
 			SPARE_CONNECTIONS,
-		.small_buffers = budget_of(s->o) < SMALL_BUDGET,
+		.small_buffers = budget_of(s->o) < SMALL_CONNECTIONS,
 		.descs = &s->worker->objects,
 	};
 }
@@ -119,10 +122,9 @@ void layers_close_backends(struct serve *s)
  */
 static const char *default_cache_dir(const struct serve *s, char *buf, size_t size)
 {
-	const char *storage = s->o->storage ? s->o->storage : s->setting->storage;
 	const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
 
-	if (!volume_is_remote(storage))
+	if (!volume_is_remote(storage_of(s)))
 		return "none";
 	if (xdg && *xdg == '/')
 		snprintf(buf, size, "%s/cachefs", xdg);
@@ -282,13 +284,25 @@ uint32_t layers_request_size(const struct mount_opts *o)
 	return budget_of(o) < SMALL_BUDGET ? 256 << 10 : 1 << 20;
 }
 
-/* Memory taken from the budget for request and connection buffers, and for pool fragments. */
-static uint64_t request_memory(const struct mount_opts *o)
+/* Memory of connections to the object store, with as many as load it. */
+static uint64_t connection_memory(const struct serve *s)
 {
+	const struct mount_opts *o = s->o;
+
+	if (!volume_is_remote(storage_of(s)))
+		return 0;
+	return (uint64_t)(o->max_uploads + o->max_downloads) *
+	       (budget_of(o) < SMALL_CONNECTIONS ? CFS_OBJECT_SMALL_BUFFERS : CFS_OBJECT_BUFFERS);
+}
+
+/* Memory taken from the budget for request and connection buffers, and for pool fragments. */
+static uint64_t request_memory(const struct serve *s)
+{
+	const struct mount_opts *o = s->o;
 	unsigned threads = o->max_threads ? (unsigned)o->max_threads : CFS_FUSE_THREADS;
 	/* For each thread, a buffer for its requests and one for a write in the admission queue. */
-	uint64_t buffers = (uint64_t)threads * 2 * layers_request_size(o) +
-			   (uint64_t)CONNECTIONS * CONNECTION_BUFFERS + CFS_POOL_TORN;
+	uint64_t buffers = (uint64_t)threads * 2 * layers_request_size(o) + connection_memory(s) +
+			   CFS_POOL_TORN;
 
 	buffers -= CFS_MIN(buffers, BUFFERS_BESIDES);
 	return CFS_MIN(buffers, budget_of(o) / (budget_of(o) < SMALL_BUDGET ? 4 : 2));
@@ -483,7 +497,7 @@ int layers_open(struct serve *s, char err[256])
 	r = check_rdma(o, err);
 	if (r < 0)
 		return r;
-	r = cfs_pool_create(budget - request_memory(o) - rdma_memory(o), &s->pool);
+	r = cfs_pool_create(budget - request_memory(s) - rdma_memory(o), &s->pool);
 	if (r == 0) {
 		store.pool = data.pool = vfs.pool = s->pool;
 		r = cfs_store_create(&store, &s->store);

@@ -14,11 +14,13 @@
 #define RECEIVE_BUFFER (512L << 10)
 #define SEND_BUFFER    (256L << 10)
 #define SMALL_BUFFER   (64L << 10)
-#define CONNECT_MS     10000
-#define IDLE_MS	       50000 /* servers close theirs after 60 s or more */
-#define IDLE_CHECK_MS  15000
-#define KEEPALIVE_S    30L
-#define DNS_CACHE_S    60L
+_Static_assert(RECEIVE_BUFFER + SEND_BUFFER <= CFS_OBJECT_BUFFERS, "as the mount counts");
+_Static_assert(2 * SMALL_BUFFER <= CFS_OBJECT_SMALL_BUFFERS, "as the mount counts");
+#define CONNECT_MS    10000
+#define IDLE_MS	      50000 /* servers close theirs after 60 s or more */
+#define IDLE_CHECK_MS 15000
+#define KEEPALIVE_S   30L
+#define DNS_CACHE_S   60L
 
 static void lock_share(CURL *easy, curl_lock_data data, curl_lock_access access, void *arg)
 {

@@ -878,7 +878,7 @@ def test_max_requests(ws):
     """Requests per second and connection that are served; the rest is turned away."""
     team = Team(ws, 2)
     want = make_file(team, SMALL)
-    a = team.join(0, "group-max-conns=1," + UNCACHED)
+    a = team.join(0, "group-max-conns=1,group-weight=0," + UNCACHED)  # keeps nothing that it is refused
     b = team.join(1, "group-max-requests=2," + UNCACHED)
     team.settle()
     start = time.monotonic()

@@ -21,15 +21,11 @@
 #define UNIT_PAGES (CFS_PAGE_LARGE / CFS_PAGE_SMALL)
 #define ALL_UNITS  ((1u << SLAB_UNITS) - 1)
 #define BUDGET_MIN ((uint64_t)8 << 20)
-/* Left to threads and libraries, where memory is limited. */
-#define LEAVE ((size_t)16 << 20)
 /* Part of the budget that writers leave to others. */
 #define READERS_PARTS 8
 
 /* Asked of a reclaim function at once, so that a full pool does not evict page by page. */
 #define RECLAIM_STEP ((uint64_t)2 << 20)
-/* For so long no memory is asked for that the kernel has refused. */
-#define SMALL_MS 60000
 /* A cached page becomes reclaimable when its last reader leaves, which is not signalled. */
 #define RECLAIM_AGAIN_MS 50
 
@@ -73,9 +69,9 @@ struct reclaimer {
 TAILQ_HEAD(reclaimer_list, reclaimer);
 
 struct cfs_pool {
-	uint64_t wanted; /* the budget, unless the kernel refuses memory */
+	uint64_t budget;
+	uint64_t mapped_max; /* a partly used unit per class may pin a slab beyond the budget */
 	_Atomic uint64_t used_by[CFS_USE_COUNT];
-	_Atomic uint64_t refused; /* for the log: what the pool shrank to; 0: nothing to tell */
 	_Atomic unsigned waiters; /* changes under lock, peeked at without */
 
 	/*
@@ -88,22 +84,12 @@ struct cfs_pool {
 	/* Protects what follows. A leaf. */
 	pthread_mutex_t lock;
 	pthread_cond_t freed;
-	_Atomic uint64_t budget; /* peeked at without */
-	uint64_t mapped_max;	 /* a partly used unit per class may pin a slab beyond the budget */
-	cfs_deadline_t small_until; /* the budget is what was mapped; 0: it is `wanted` */
 	uint64_t used, mapped, waits;
 	uint64_t freed_count; /* grows with every page that comes back or becomes reclaimable */
 	struct slab_list slabs, full; /* with free units and without */
 	struct slab_list idle;	      /* wholly free; the last one used, still in caches, first */
 	struct unit_list carved[CLASS_COUNT];
 };
-
-static void use_wanted_budget(struct cfs_pool *p)
-{
-	p->budget = p->wanted;
-	p->mapped_max = p->wanted + CFS_POOL_TORN;
-	p->small_until = 0;
-}
 
 int cfs_pool_create(uint64_t budget, struct cfs_pool **ret)
 {
@@ -113,8 +99,8 @@ int cfs_pool_create(uint64_t budget, struct cfs_pool **ret)
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return -ENOMEM;
-	p->wanted = CFS_MAX(CFS_DIV_UP(budget, SLAB_SIZE) * SLAB_SIZE, BUDGET_MIN);
-	use_wanted_budget(p);
+	p->budget = CFS_MAX(CFS_DIV_UP(budget, SLAB_SIZE) * SLAB_SIZE, BUDGET_MIN);
+	p->mapped_max = p->budget + CFS_POOL_TORN;
 	TAILQ_INIT(&p->reclaimers);
 	TAILQ_INIT(&p->slabs);
 	TAILQ_INIT(&p->full);
@@ -141,23 +127,20 @@ static void keep_from_children(void *at, size_t size)
 	madvise(at, size, MADV_DONTFORK);
 }
 
-/*
- * SLAB_SIZE bytes aligned to SLAB_SIZE, without which the kernel cannot use a huge page. NULL when
- * the limits of this process would then leave less than `leave` bytes.
- */
-static uint8_t *map_aligned(size_t leave)
+/* SLAB_SIZE bytes aligned to SLAB_SIZE, without which the kernel cannot use a huge page. */
+static uint8_t *map_aligned(void)
 {
 	size_t before;
 	uint8_t *m;
 
-	m = mmap(NULL, 2 * SLAB_SIZE + leave, PROT_READ | PROT_WRITE,
+	m = mmap(NULL, 2 * SLAB_SIZE, PROT_READ | PROT_WRITE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (m == MAP_FAILED)
 		return NULL;
 	before = -(uintptr_t)m & (SLAB_SIZE - 1);
 	if (before)
 		munmap(m, before);
-	munmap(m + before + SLAB_SIZE, SLAB_SIZE - before + leave);
+	munmap(m + before + SLAB_SIZE, SLAB_SIZE - before);
 	/* Fails on kernels without huge pages, where small ones do. */
 	madvise(m + before, SLAB_SIZE, MADV_HUGEPAGE);
 	keep_from_children(m + before, SLAB_SIZE);
@@ -172,7 +155,7 @@ static int add_slab(struct cfs_pool *p)
 	s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (s == MAP_FAILED)
 		return -ENOMEM;
-	s->data = map_aligned(p->mapped < BUDGET_MIN ? 0 : LEAVE);
+	s->data = map_aligned();
 	if (!s->data) {
 		munmap(s, sizeof(*s));
 		return -ENOMEM;
@@ -204,18 +187,6 @@ static uint8_t *unit_data(const struct unit *u)
 	return u->slab->data + unit_index(u) * CFS_PAGE_LARGE;
 }
 
-/* The kernel has refused memory (-ENOMEM): the pool lives with what it has, and tries again later. */
-static int shrink(struct cfs_pool *p)
-{
-	if (p->mapped < BUDGET_MIN)
-		return -ENOMEM;
-	p->budget = CFS_MIN(p->mapped, p->wanted);
-	p->mapped_max = p->mapped;
-	p->small_until = cfs_deadline_in(SMALL_MS);
-	atomic_store(&p->refused, p->mapped);
-	return -ENOBUFS;
-}
-
 /* -ENOBUFS when the pool may not grow. */
 static int take_unit(struct cfs_pool *p, struct unit **ret)
 {
@@ -228,7 +199,7 @@ static int take_unit(struct cfs_pool *p, struct unit **ret)
 			return -ENOBUFS;
 		r = TAILQ_EMPTY(&p->idle) ? add_slab(p) : 0;
 		if (r < 0)
-			return shrink(p);
+			return r;
 		s = TAILQ_FIRST(&p->idle);
 		TAILQ_REMOVE(&p->idle, s, link);
 		TAILQ_INSERT_HEAD(&p->slabs, s, link);
@@ -274,8 +245,6 @@ static int take_page(struct cfs_pool *p, enum page_class class, struct page **re
 	unsigned i = 0;
 	int r;
 
-	if (p->small_until && cfs_deadline_passed(p->small_until))
-		use_wanted_budget(p);
 	if (p->used + size > p->budget)
 		return -ENOBUFS;
 	u = class == LARGE ? NULL : TAILQ_FIRST(&p->carved[class]);
@@ -403,17 +372,6 @@ static int take_slowly(struct cfs_pool *p, enum cfs_pool_use use, enum page_clas
 	}
 }
 
-/* Without a lock. */
-static void tell_refused(struct cfs_pool *p)
-{
-	uint64_t bytes = atomic_exchange(&p->refused, 0);
-
-	if (bytes)
-		cfs_warn("the system gives no more memory for data (limits: ulimit -d, ulimit -v, "
-			 "overcommit), less than buffer-size is used: bytes=%llu",
-			 (unsigned long long)bytes);
-}
-
 int cfs_page_get(struct cfs_pool *p, size_t size, enum cfs_pool_use use, cfs_deadline_t deadline,
 		 struct cfs_page **ret)
 {
@@ -430,8 +388,6 @@ int cfs_page_get(struct cfs_pool *p, size_t size, enum cfs_pool_use use, cfs_dea
 	pthread_mutex_unlock(&p->lock);
 	if (r == -ENOBUFS)
 		r = take_slowly(p, use, class, deadline, &page);
-	if (atomic_load_explicit(&p->refused, memory_order_relaxed))
-		tell_refused(p);
 	if (r < 0)
 		return r;
 	atomic_store_explicit(&page->pub.refs, 1, memory_order_relaxed);

@@ -58,8 +58,7 @@ void cfs_pool_destroy(struct cfs_pool *p);
 /*
  * A page of at least `size` bytes (size <= CFS_PAGE_LARGE) with one reference. When the budget is
  * used up, calls the reclaim functions in order of registration, then waits: -ETIMEDOUT at the
- * deadline (a deadline of 0 never waits), -ENOMEM when the kernel refuses the first 8 MiB. When it
- * refuses more, the budget is what there is.
+ * deadline (a deadline of 0 never waits), -ENOMEM when the kernel refuses memory.
  */
 int cfs_page_get(struct cfs_pool *p, size_t size, enum cfs_pool_use use, cfs_deadline_t deadline,
 		 struct cfs_page **ret);

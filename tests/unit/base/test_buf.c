@@ -10,11 +10,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -146,51 +144,6 @@ static void sizes_and_references(void **state)
 	cfs_page_unref(NULL);
 	assert_int_equal(cfs_page_get(pool, CFS_PAGE_LARGE + 1, CFS_USE_READ, 0, &page), -EINVAL);
 }
-
-#ifndef __SANITIZE_ADDRESS__
-static uint64_t data_bytes(void)
-{
-	FILE *in = fopen("/proc/self/status", "re");
-	unsigned long long kib = 0;
-	char line[256];
-
-	assert_non_null(in);
-	while (!kib && fgets(line, sizeof(line), in))
-		(void)sscanf(line, "VmData: %llu kB", &kib);
-	fclose(in);
-	assert_true(kib > 0);
-	return kib << 10;
-}
-
-/* Programs would get ENOMEM, though data could be evicted or stored. */
-static void lives_with_what_the_system_gives(void **state)
-{
-	static struct cfs_page *pages[1024];
-	struct cfs_pool_stats st;
-	struct rlimit old, low;
-	struct cfs_pool *p;
-	size_t n = 0;
-	int r;
-
-	assert_int_equal(cfs_pool_create(64 * MIB, &p), 0);
-	assert_int_equal(getrlimit(RLIMIT_DATA, &old), 0);
-	low = old;
-	low.rlim_cur = data_bytes() + 20 * MIB;
-	assert_int_equal(setrlimit(RLIMIT_DATA, &low), 0);
-	while ((r = cfs_page_get(p, CFS_PAGE_LARGE, CFS_USE_READ, 0, &pages[n])) == 0)
-		n++;
-	assert_int_equal(setrlimit(RLIMIT_DATA, &old), 0);
-	assert_int_equal(r, -ETIMEDOUT);
-	cfs_pool_stats(p, &st);
-	assert_true(st.budget >= 8 * MIB && st.budget <= 20 * MIB);
-	assert_int_equal(st.budget, st.mapped);
-	cfs_page_unref(pages[--n]);
-	assert_int_equal(cfs_page_get(p, CFS_PAGE_LARGE, CFS_USE_READ, 0, &pages[n]), 0);
-	for (n++; n; n--)
-		cfs_page_unref(pages[n - 1]);
-	cfs_pool_destroy(p);
-}
-#endif
 
 static void budget_is_hard(void **state)
 {
@@ -592,25 +545,14 @@ static void segs_holes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		POOL_TEST(children_have_none_of_it),
-		POOL_TEST(idle_costs_nothing),
-		POOL_TEST(sizes_and_references),
-		POOL_TEST(budget_is_hard),
-#ifndef __SANITIZE_ADDRESS__
-		cmocka_unit_test(lives_with_what_the_system_gives),
-#endif
-		POOL_TEST(writers_leave_room),
-		POOL_TEST(carving),
-		POOL_TEST(fragmentation_is_bounded),
-		POOL_TEST(uses_are_counted),
-		POOL_TEST(trim_keeps_what_is_used),
-		POOL_TEST(reclaim_in_order),
-		POOL_TEST(waiter_is_woken),
-		POOL_TEST(threads_never_share_a_page),
-		POOL_TEST(waiters_make_progress),
-		POOL_TEST(segs_pieces),
-		POOL_TEST(segs_grow_to_the_heap),
-		POOL_TEST(segs_holes),
+		POOL_TEST(children_have_none_of_it), POOL_TEST(idle_costs_nothing),
+		POOL_TEST(sizes_and_references),     POOL_TEST(budget_is_hard),
+		POOL_TEST(writers_leave_room),	     POOL_TEST(carving),
+		POOL_TEST(fragmentation_is_bounded), POOL_TEST(uses_are_counted),
+		POOL_TEST(trim_keeps_what_is_used),  POOL_TEST(reclaim_in_order),
+		POOL_TEST(waiter_is_woken),	     POOL_TEST(threads_never_share_a_page),
+		POOL_TEST(waiters_make_progress),    POOL_TEST(segs_pieces),
+		POOL_TEST(segs_grow_to_the_heap),    POOL_TEST(segs_holes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

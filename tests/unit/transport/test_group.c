@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cache groups: members of one process on the loopback, with a registry in memory. Each
- * test says which loss its failure means; in all of them a read that a member answers has right
- * bytes.
+ * Cache groups: members of one process on the loopback, with a registry in memory. Each test says
+ * which loss its failure means; in all of them a read that a member answers has right bytes.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -129,6 +129,25 @@ def n_asleep_in_requests(p):
     return sum("request_wait_answer" in open(tasks + t + "/stack").read() for t in os.listdir(tasks))
 
 
+def end_all(programs, sig):
+    """Each waits for the mount, and ends at once by the signal."""
+    for what, p in programs.items():
+        go(p)
+        if what != "exit":
+            wait_until(lambda: asleep_in_a_request(p), 20, what + " to wait")
+    late = []
+    for what, p in programs.items():
+        p.send_signal(getattr(signal, "SIG" + sig))
+        try:
+            p.wait(1 * SLOW)
+        except subprocess.TimeoutExpired:
+            late.append(what)
+    assert not late
+    for p in programs.values():
+        assert p.returncode == -getattr(signal, "SIG" + sig)
+        assert p.stdout.read() == ""
+
+
 @pytest.mark.deadline(180)
 @pytest.mark.parametrize("sig", ["TERM", "INT", "KILL"])
 def test_a_fatal_signal_ends_every_wait(ws, hung, sig):
@@ -138,21 +157,7 @@ def test_a_fatal_signal_ends_every_wait(ws, hung, sig):
     before = mnt.stat("open_handles")
     programs = begin(ws, mnt, *STEPS)
     with Frozen(server):
-        for what, p in programs.items():
-            go(p)
-            if what != "exit":
-                wait_until(lambda: asleep_in_a_request(p), 20, what + " to wait")
-        late = []
-        for what, p in programs.items():
-            p.send_signal(getattr(signal, "SIG" + sig))
-            try:
-                p.wait(1 * SLOW)
-            except subprocess.TimeoutExpired:
-                late.append(what)
-        assert not late
-        for p in programs.values():
-            assert p.returncode == -getattr(signal, "SIG" + sig)
-            assert p.stdout.read() == ""
+        end_all(programs, sig)
     # Each was done or not, once.
     wait_until(lambda: mnt.stat("requests_in_flight") == 0, 60, "the requests to end")
     wait_until(lambda: mnt.stat("open_handles") == before, 20, "their files to be closed")
@@ -176,18 +181,7 @@ def test_a_fatal_signal_ends_the_wait_for_a_locked_database(ws, volume, sig):
     mnt = prepared(volume)
     programs = begin(ws, mnt, "create", "mkdir", "rename", "chmod", "fsync", "exit")
     lock = locker(ws, volume, 100)
-    for what, p in programs.items():
-        go(p)
-        if what != "exit":
-            wait_until(lambda: asleep_in_a_request(p), 20, what + " to wait")
-    late = []
-    for what, p in programs.items():
-        p.send_signal(getattr(signal, "SIG" + sig))
-        try:
-            p.wait(1 * SLOW)
-        except subprocess.TimeoutExpired:
-            late.append(what)
-    assert not late
+    end_all(programs, sig)
     lock.kill()
     lock.wait(20)
     wait_until(lambda: mnt.stat("requests_in_flight") == 0, 60, "the requests to end")

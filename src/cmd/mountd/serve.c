@@ -329,8 +329,8 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 		r = worker_checked(w, s.setting->uuid, o->ro, err);
 	if (r == 0)
 		r = layers_open(&s, err);
-	if (r == -ENOMEM && !strstr(err, "ulimit") && strlen(err) < 256 - sizeof(MEMORY_HINT))
-		strcat(err, MEMORY_HINT);
+	if (r == -ENOMEM && !strstr(err, "ulimit"))
+		snprintf(err + strlen(err), 256 - strlen(err), "%s", MEMORY_HINT);
 	if (r == 0) {
 		do
 			r = start_session(&s, err);

@@ -2,6 +2,7 @@
 """Commands on a mount whose processes are stopped: each ends, and says why. A user who looks after a mount that
 hangs would else have one more program that hangs."""
 
+import contextlib
 import os
 import re
 import signal
@@ -122,14 +123,22 @@ def test_mount_ends(ws, tree, which):
     assert os.listdir(tree / "dir/sub") == [] and not tree.process.poll()
 
 
+def waits_in_a_request(p):
+    """A child of the command does."""
+    for pid in children(p.pid):
+        with contextlib.suppress(OSError), open("/proc/%d/stack" % pid) as f:
+            if "fuse" in f.read():
+                return True
+    return False
+
+
 @pytest.mark.deadline(240)
 def test_ctrl_c_ends_each_at_once(ws, tree):
     with Stopped(tree, "both"):
         running = {name: start(ws, tree, argv) for name, argv in COMMANDS.items() if name != "debug"}
         running["umount"] = start(ws, tree, ["umount", "{m}"])
         for p in running.values():
-            wait_until(lambda p=p: children(p.pid) or p.poll() is not None, what="its child")
-        time.sleep(1)
+            wait_until(lambda p=p: waits_in_a_request(p) or p.poll() is not None, 30, "its request")
         for p in running.values():
             p.send_signal(signal.SIGINT)
         begun = time.monotonic()
@@ -177,7 +186,7 @@ def test_freeze_in_the_middle(ws, mnt):
     wait_until(lambda: len(children(p.pid)) == 2, 30, "the process that asks the mount")
     with Stopped(mnt, "both"):
         begun = time.monotonic()
-        time.sleep(20)
+        time.sleep(20)  # a silence that is no reason to give up
         assert p.poll() is None
         out, _ = p.communicate(timeout=100 * SLOW)
         assert 50 < time.monotonic() - begun
@@ -190,6 +199,6 @@ def test_a_pause_ends_no_command(ws, tree):
     """A mount that goes on in time is no reason to give up."""
     with Stopped(tree, "both"):
         p = start(ws, tree, ["summary", "{m}/dir"])
-        time.sleep(4)
+        time.sleep(4)  # the pause
     out, _ = p.communicate(timeout=30 * SLOW)
     assert p.returncode == 0 and "dir" in out

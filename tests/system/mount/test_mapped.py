@@ -10,7 +10,8 @@ import subprocess
 
 import pytest
 
-from cachefs import SLOW, Volume, need_root
+import servers
+from cachefs import SLOW, Volume, need_engine, need_root, wait_until
 from ring import OPTIONS, need_ring
 from syscalls import data, read, write
 from test_passthrough import mount as mount_passing
@@ -109,3 +110,23 @@ def test_a_mount_that_cannot_be_reached(ws, volume):
     os.kill(mnt.process.pid, signal.SIGTERM)
     mnt.wait_end(60 * SLOW)
     assert "may be lost" in mnt.log()
+
+
+@pytest.mark.module("redis")
+def test_the_metadata_is_away(ws):
+    """Files are open for writing, and no server answers an open: the end of the mount has its time all the same."""
+    need_engine("redis")
+    server = servers.started(ws, servers.Redis())
+    vol = Volume(ws, url=server.database().url)
+    vol.check_options = None
+    mnt = vol.mount("stop-timeout=5,attr-cache=0,entry-cache=0")
+    mnt.allow(".")
+    files = [open(mnt / str(i), "wb") for i in range(FILES)]
+    server.process.send_signal(signal.SIGSTOP)
+    os.kill(mnt.process.pid, signal.SIGTERM)
+    wait_until(lambda: mnt.process.poll() is not None, 30, "the end of the mount")
+    server.process.send_signal(signal.SIGCONT)
+    assert not mnt.mounted()
+    for f in files:
+        with contextlib.suppress(OSError):
+            f.close()

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/bytes.h"
-#include "base/utf8.h"
 #include "cmd/dump/dump-json.h"
 
 /* ---- text ---- */
@@ -26,22 +25,22 @@ void json_new_line(struct json *j, size_t depth)
 		stream_write(j->out, blanks, CFS_MIN(n, sizeof(blanks) - 1));
 }
 
+/*
+ * JuiceFS 1.4.1 reads a dump in pieces and replaces a character of several bytes that lies across
+ * two of them. All bytes beyond ASCII are escaped, which it reads as well.
+ */
 void json_put_text(struct json *j, const uint8_t *p, size_t len)
 {
 	char out[512];
-	size_t n = 0, i, k;
+	size_t n = 0, i;
 
 	out[n++] = '"';
-	for (i = 0; i < len; i += k) {
-		size_t size = cfs_utf8_len(p + i, len - i);
-
-		k = size ? size : 1;
-		if (!size || p[i] <= ' ' || strchr("%\"\\", p[i])) {
+	for (i = 0; i < len; i++) {
+		if (p[i] <= ' ' || p[i] > '~' || strchr("%\"\\", p[i])) {
 			snprintf(out + n, 4, "%%%02X", p[i]);
 			n += 3;
 		} else {
-			memcpy(out + n, p + i, k);
-			n += k;
+			out[n++] = (char)p[i];
 		}
 		if (n > sizeof(out) - 8) {
 			stream_write(j->out, out, n);

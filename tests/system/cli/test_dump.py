@@ -14,6 +14,7 @@ import sqlite3
 import struct
 import subprocess
 import termios
+import urllib.parse
 
 import pytest
 
@@ -163,11 +164,13 @@ def rows(raw):
 
 
 def tree(raw):
-    """A JSON dump without the order of lists."""
+    """A JSON dump without the order of lists, and without escapes: JuiceFS escapes fewer bytes."""
 
     def plain(v):
         if isinstance(v, dict):
-            return {k: x % SLICE_GAP if k == "nextChunk" else plain(x) for k, x in v.items()}
+            return {plain(k): x % SLICE_GAP if k == "nextChunk" else plain(x) for k, x in v.items()}
+        if isinstance(v, str):
+            return urllib.parse.unquote(v, errors="surrogateescape")
         if isinstance(v, list) and v and isinstance(v[0], dict) and "pos" not in v[0]:
             return sorted((plain(x) for x in v), key=lambda x: json.dumps(x, sort_keys=True))
         return v
@@ -331,7 +334,10 @@ def test_names_survive_both_forms(ws, empty):
     wanted_names = sorted(names)
     for form in ("", "--binary"):
         url = empty("sqlite3")
-        load(ws, url, dump(ws, vol.url, *form.split()))
+        dumped = dump(ws, vol.url, *form.split())
+        # JuiceFS replaces some of the characters of several bytes that it reads.
+        assert form or dumped.isascii()
+        load(ws, url, dumped)
         other = attach(ws, url, vol.name, vol.bucket)
         other.name, other.fixture_name = vol.name, None
         m = other.mount("ro")
@@ -535,8 +541,8 @@ def test_what_a_later_version_added_does_not_change_the_rest(ws, empty):
     load(ws, url, json.dumps(whole).encode())
     got = []
     each(json.loads(dump(ws, url))["FSTree"], got.append)
-    key = lambda x: (x["name"], x["value"])
-    assert sorted(got, key=key) == sorted(want, key=key)
+    plain = lambda l: sorted((x["name"], urllib.parse.unquote_to_bytes(x["value"])) for x in l)
+    assert plain(got) == plain(want)
 
     def turn(x):
         value, name = x.pop("value"), x.pop("name")

@@ -348,10 +348,6 @@ struct cfs_engine_ops {
 	 */
 	int (*expire_delayed)(CFS_ENG, CFS_CTX, int64_t before_s, cfs_engine_slice_fn dead,
 			      void *arg);
-	/*
-	 * Delivers every slice of a record, a delayed entry or a reference, perhaps several times.
-	 */
-	int (*each_slice)(CFS_ENG, CFS_CTX, cfs_engine_slice_fn fn, void *arg);
 
 	/* -- extended attributes, ACL -- */
 	/* *ret is malloc'ed; returns the length. */
@@ -384,7 +380,6 @@ struct cfs_engine_ops {
 	/* -- dir stats and quotas -- */
 	int (*get_dir_stat)(CFS_ENG, CFS_CTX, cfs_ino_t dir,
 			    struct cfs_dir_stat *ret); /* -ENODATA */
-	int (*set_dir_stat)(CFS_ENG, CFS_CTX, cfs_ino_t dir, const struct cfs_dir_stat *st);
 	/*
 	 * Adds batched usage to existing rows.
 	 *
@@ -514,9 +509,9 @@ extern const struct cfs_engine_ops cfs_engine_sqlite;
 	X(make_unnamed) X(link_unnamed) \
 	X(read_chunk) X(open_file) X(read_heads) X(find_commit) X(truncate) X(fallocate) X(copy_range) X(compact_chunk) \
 	X(end_sustained) X(each_delfile) X(delete_chunk) X(drop_delfile) X(each_dead_slice) X(orphan_slice) \
-	X(drop_slice) X(expire_delayed) X(each_slice) X(getxattr) X(listxattr) X(setxattr) \
+	X(drop_slice) X(expire_delayed) X(getxattr) X(listxattr) X(setxattr) \
 	X(removexattr) X(get_acl) X(put_acl) X(set_acl_id) X(flock) X(setlk) X(getlk) \
-	X(get_dir_stat) X(set_dir_stat) X(add_usage) X(each_quota) X(put_quota) X(del_quota) \
+	X(get_dir_stat) X(add_usage) X(each_quota) X(put_quota) X(del_quota) \
 	X(add_quota_usage) X(clone_ino) X(attach) X(drop_detached) X(scan) X(put_rows) \
 	X(list_chunks) X(check_inode) X(check_usage) X(fix_refs) X(clear_dir_stats) \
 	X(trim_changelog) X(touch_dirs) X(put_record) X(swap_record) \

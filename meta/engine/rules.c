@@ -261,7 +261,6 @@ void cfs_rules_apply(const struct cfs_attr_change *change, struct cfs_attr *attr
 
 int cfs_rules_write(const struct cfs_ctx *ctx, const struct cfs_attr *attr, bool append)
 {
-	(void)ctx;
 	if (attr->flags & CFS_FLAG_IMMUTABLE)
 		return -EPERM;
 	if ((attr->flags & CFS_FLAG_APPEND) && !append)

@@ -466,7 +466,6 @@ int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, cha
 	struct mysql_conn *m = calloc(1, sizeof(*m));
 	int r;
 
-	(void)writer;
 	if (!m)
 		return -ENOMEM;
 	r = open_handle(db, &m->handle, err);

@@ -128,7 +128,6 @@ int mysql_prepare_stmt(struct sql_conn *c, enum sql_stmt_id id, const char *text
 int mysql_bind_int(struct sql_conn *c, enum sql_stmt_id id, int n, int64_t v);
 int mysql_bind_bytes(struct sql_conn *c, enum sql_stmt_id id, int n, const void *v, size_t len,
 		     bool text);
-int mysql_bind_null(struct sql_conn *c, enum sql_stmt_id id, int n);
 int mysql_step(struct sql_conn *c, enum sql_stmt_id id);
 void mysql_reset_stmt(struct sql_conn *c, enum sql_stmt_id id);
 int mysql_changes(struct sql_conn *c, enum sql_stmt_id id);

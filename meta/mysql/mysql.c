@@ -46,7 +46,6 @@ static int commit(struct sql_conn *c)
 /* The server does not record outcomes, so the commit probe searches for the changes. */
 static int resolve(struct sql_conn *c, uint64_t txn)
 {
-	(void)txn;
 	return sql_probe_ask(c);
 }
 
@@ -228,7 +227,6 @@ static const struct sql_dialect dialect = {
 	.prepare = mysql_prepare_stmt,
 	.bind_int = mysql_bind_int,
 	.bind_bytes = mysql_bind_bytes,
-	.bind_null = mysql_bind_null,
 	.step = mysql_step,
 	.load = mysql_bulk_add,
 	.reset = mysql_reset_stmt,

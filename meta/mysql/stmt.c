@@ -179,16 +179,6 @@ int mysql_bind_bytes(struct sql_conn *c, enum sql_stmt_id id, int n, const void 
 	return mysql_set_bytes(stmt_of(c, id), n, v, len, text);
 }
 
-int mysql_bind_null(struct sql_conn *c, enum sql_stmt_id id, int n)
-{
-	struct mysql_stmt *s = stmt_of(c, id);
-
-	if (n < 1 || (unsigned)n > s->n_params)
-		return -EINVAL;
-	s->bind[n - 1].buffer_type = MYSQL_TYPE_NULL;
-	return 0;
-}
-
 /* ---- running ---- */
 
 static int execute(struct sql_conn *c, enum sql_stmt_id id)

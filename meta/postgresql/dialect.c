@@ -69,12 +69,6 @@ static int bind_bytes(struct sql_conn *c, enum sql_stmt_id id, int n, const void
 	return 0;
 }
 
-/* No statement has a NULL parameter. */
-static int bind_null(struct sql_conn *c, enum sql_stmt_id id, int n)
-{
-	return -EINVAL;
-}
-
 static void reset(struct sql_conn *c, enum sql_stmt_id id)
 {
 	struct pg_conn *s = pg_conn(c);
@@ -193,7 +187,6 @@ const struct sql_dialect pg_dialect = {
 	.prepare = dialect_prepare,
 	.bind_int = bind_int,
 	.bind_bytes = bind_bytes,
-	.bind_null = bind_null,
 	.step = step,
 	.ask = ask,
 	.post = post,

@@ -343,8 +343,6 @@ static int note_parent(void *arg, cfs_ino_t parent, const char *name, size_t len
 {
 	struct parents *p = arg;
 
-	(void)name;
-	(void)len;
 	if (p->n < sizeof(p->v) / sizeof(p->v[0]))
 		p->v[p->n++] = parent;
 	return 0;

@@ -34,7 +34,6 @@ static int note_number(struct keys *k, uint64_t n)
 
 static int note_key(void *arg, uint64_t n, const char *rest, size_t rest_len)
 {
-	(void)rest;
 	return rest_len ? 0 : note_number(arg, n);
 }
 

@@ -40,13 +40,6 @@ int rds_op_get_dir_stat(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 	return r;
 }
 
-int rds_op_set_dir_stat(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir,
-			const struct cfs_dir_stat *st)
-{
-	return rds_change(e, ctx, CFS_META_OP_other, &rds_set_dir_stat_lua, "uiii", dir, st->length,
-			  st->space, st->inodes);
-}
-
 int rds_op_clear_dir_stats(struct cfs_engine *e, const struct cfs_ctx *ctx)
 {
 	return rds_change(e, ctx, CFS_META_OP_other, &rds_clear_dir_stats_lua, "");

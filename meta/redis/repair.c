@@ -166,7 +166,6 @@ static int note_dir(void *arg, uint64_t n, const char *rest, size_t rest_len)
 {
 	struct dirs *d = arg;
 
-	(void)rest;
 	if (rest_len)
 		return 0;
 	if (CFS_ARRAY_ROOM(d->v, d->n, d->cap) < 0)
@@ -261,8 +260,6 @@ static int count_entry(void *arg, cfs_ino_t dir, const redisReply *name, const r
 {
 	struct check *a = arg;
 
-	(void)dir;
-	(void)name;
 	a->entries++;
 	a->subdirs += value->len && value->str[0] == CFS_TYPE_DIR;
 	return 0;
@@ -308,8 +305,6 @@ static int sum_entry(void *arg, cfs_ino_t dir, const redisReply *name, const red
 	cfs_ino_t ino;
 	uint8_t type;
 
-	(void)dir;
-	(void)name;
 	if (rds_entry_decode(value->str, value->len, &type, &ino))
 		return 0;
 	s->ino[s->q.n] = ino;

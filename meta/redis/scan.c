@@ -481,7 +481,6 @@ static int deliver_refs_of_list(struct scan *a, size_t k, const redisReply *list
 {
 	size_t i;
 
-	(void)k;
 	for (i = 0; i < list->elements; i++) {
 		const char *record = list->element[i]->str;
 
@@ -493,7 +492,6 @@ static int deliver_refs_of_list(struct scan *a, size_t k, const redisReply *list
 
 static int deliver_refs_of_delayed(struct scan *a, const redisReply *f, const redisReply *v)
 {
-	(void)f;
 	rds_bytes_add(&a->pairs, v->str, v->len - v->len % PAIR_BYTES);
 	return a->pairs.len > PAIRS_MAX ? deliver_single(a) : 0;
 }
@@ -556,55 +554,4 @@ int rds_op_scan(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_t
 		return 1;
 	*pos = (struct cfs_scan_pos){.b = pos->b + 2};
 	return pos->b >> 1 == PHASES;
-}
-
-struct each_slice {
-	cfs_engine_slice_fn fn;
-	void *arg;
-};
-
-static int deliver_slices(void *arg, const struct cfs_row *row)
-{
-	const struct each_slice *s = arg;
-	size_t i;
-	int r = 0;
-
-	for (i = 0; i < row->list.n && !r; i++)
-		if (row->list.slices[i].id)
-			r = s->fn(s->arg, row->list.slices[i].id, row->list.slices[i].size);
-	return r;
-}
-
-static int deliver_ref_slice(void *arg, const struct cfs_row *row)
-{
-	const struct each_slice *s = arg;
-
-	return s->fn(s->arg, row->ref.id, row->ref.size);
-}
-
-int rds_op_each_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_engine_slice_fn fn,
-		      void *arg)
-{
-	static const enum cfs_meta_table tables[] = {CFS_TABLE_CHUNK, CFS_TABLE_DELAYED,
-						     CFS_TABLE_REF};
-	struct each_slice s = {.fn = fn, .arg = arg};
-	size_t i;
-	int r = 0;
-
-	(void)ctx;
-	for (i = 0; i < CFS_ARRAY_SIZE(tables) && !r; i++) {
-		struct cfs_scan_pos pos = {0};
-
-		do {
-			struct cfs_ctx own = rds_page_ctx();
-
-			/* Of the references only the first phase: the lists were read before. */
-			r = rds_op_scan(e, &own, tables[i], &pos,
-					tables[i] == CFS_TABLE_REF ? deliver_ref_slice
-								   : deliver_slices,
-					&s);
-		} while (!r && pos.b >> 1 == COUNTED);
-		r = r == 1 ? 0 : r;
-	}
-	return r;
 }

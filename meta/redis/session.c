@@ -49,8 +49,6 @@ int rds_op_create(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *s
 
 int rds_op_upgrade(struct cfs_engine *e, const struct cfs_ctx *ctx)
 {
-	(void)e;
-	(void)ctx;
 	return 0;
 }
 

@@ -118,7 +118,6 @@ static int get(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct acl *a = arg;
 
-	(void)ctx;
 	return sql_get_acl(c, a->id, &a->ret);
 }
 
@@ -138,7 +137,6 @@ static int put(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct acl *a = arg;
 
-	(void)ctx;
 	sql_repeatable();
 	return sql_put_acl(c, a->rule, &a->id);
 }

@@ -70,7 +70,6 @@ static int read_chunk(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	size_t len;
 	int r;
 
-	(void)ctx;
 	r = sql_row(c, SQL_get_chunk, "ii", a->ino, (int64_t)a->indx);
 	if (r < 0)
 		return r;
@@ -109,7 +108,6 @@ static int open_file(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	size_t len, n = 0;
 	int r;
 
-	(void)ctx;
 	r = sql_row(c, SQL_open_file, "i", (int64_t)a->ino);
 	if (r <= 0)
 		return r ? r : -ENOENT;
@@ -166,7 +164,6 @@ static int read_heads(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	size_t i;
 	int r;
 
-	(void)ctx;
 	for (i = 0; i < a->n; i++) {
 		free(a->v[i].records);
 		a->v[i].records = NULL;

@@ -80,7 +80,7 @@ static void read_values(const char *fmt, va_list ap, struct value v[MAX_PARAMS +
 	for (int n = 1; *fmt && n <= MAX_PARAMS; fmt++, n++) {
 		if (*fmt == 'i') {
 			v[n].num = va_arg(ap, int64_t);
-		} else if (*fmt != 'n') {
+		} else {
 			v[n].bytes = va_arg(ap, const void *);
 			v[n].len = va_arg(ap, size_t);
 		}

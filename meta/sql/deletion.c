@@ -7,10 +7,6 @@
 #include "base/log.h"
 #include "meta/sql/sql-internal.h"
 
-/* Rows of one page: a chunk list is up to 64 KiB, a reference is small. */
-#define PAGE_CHUNKS 64
-#define PAGE_REFS   4096
-
 /* ---- sustained inodes ---- */
 
 struct sustained {
@@ -102,7 +98,6 @@ static int any_sustained(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 	struct sustained *a = arg;
 	int r = sql_row(c, SQL_any_sustained, "i", a->sid);
 
-	(void)ctx;
 	if (r > 0)
 		a->ino = (cfs_ino_t)sql_int(c, SQL_any_sustained, 0);
 	else
@@ -143,7 +138,6 @@ static int list_delfiles(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 	struct delfiles *a = arg;
 	int r = sql_query(c, SQL_each_delfile, "ii", a->before_s, (int64_t)a->limit);
 
-	(void)ctx;
 	a->n = 0;
 	while (r >= 0 && a->n < a->limit && (r = sql_next(c, SQL_each_delfile)) > 0)
 		a->v[a->n++] = (struct delfile){
@@ -239,8 +233,6 @@ static int drop_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 
 	sql_repeatable();
 	r = sql_exec(c, SQL_del_delfile, "ii", a->ino, a->length);
-
-	(void)ctx;
 	return r < 0 ? r : 0;
 }
 
@@ -255,9 +247,7 @@ int sql_op_drop_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 /* ---- slices ---- */
 
 struct page {
-	enum sql_stmt_id stmt;
-	int64_t after, limit;
-	size_t rows;
+	int64_t limit;
 	struct sql_refs slices;
 };
 
@@ -266,7 +256,6 @@ static int list_dead(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	struct page *a = arg;
 	int r = sql_query(c, SQL_each_dead, "i", a->limit);
 
-	(void)ctx;
 	sql_refs_clear(&a->slices);
 	while (r >= 0 && (r = sql_next(c, SQL_each_dead)) > 0)
 		r = sql_refs_add(&a->slices, (uint64_t)sql_int(c, SQL_each_dead, 0),
@@ -329,64 +318,4 @@ int sql_op_drop_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t 
 	struct cfs_dead_slice a = {.id = id, .size = size};
 
 	return sql_txn(sql_db(e), ctx, CFS_META_OP_delete, drop_slice, &a);
-}
-
-static int add_row(struct sql_conn *c, struct page *a)
-{
-	const void *list;
-	size_t len;
-	int r;
-
-	if (a->stmt == SQL_page_refs)
-		return sql_refs_add(&a->slices, (uint64_t)a->after,
-				    (uint32_t)sql_int(c, a->stmt, 1));
-	list = sql_blob(c, a->stmt, 1, &len);
-	r = a->stmt == SQL_page_chunks ? sql_refs_add_records(&a->slices, list, len)
-				       : sql_refs_add_pairs(&a->slices, list, len);
-	if (r == -EIO)
-		cfs_err("list of slices is damaged: row=%" PRId64 " bytes=%zu", a->after, len);
-	return r;
-}
-
-static int read_page(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
-{
-	struct page *a = arg;
-	int64_t start = a->after;
-	int r = sql_query(c, a->stmt, "ii", a->after, a->limit);
-
-	(void)ctx;
-	a->rows = 0;
-	sql_refs_clear(&a->slices);
-	while (r >= 0 && (r = sql_next(c, a->stmt)) > 0) {
-		a->after = sql_int(c, a->stmt, 0);
-		a->rows++;
-		r = add_row(c, a);
-	}
-	if (r >= 0 && !a->rows)
-		r = sql_confirm_end(c);
-	if (r < 0)
-		a->after = start;
-	return r < 0 ? r : 0;
-}
-
-int sql_op_each_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_engine_slice_fn fn,
-		      void *arg)
-{
-	static const enum sql_stmt_id stmts[] = {SQL_page_chunks, SQL_page_delayed, SQL_page_refs};
-	struct page a = {0};
-	size_t i;
-	int r = 0;
-
-	for (i = 0; i < sizeof(stmts) / sizeof(stmts[0]) && !r; i++) {
-		a.stmt = stmts[i];
-		a.limit = a.stmt == SQL_page_refs ? PAGE_REFS : PAGE_CHUNKS;
-		a.after = 0;
-		do {
-			r = sql_read(sql_db(e), ctx, CFS_META_OP_other, read_page, &a);
-			if (!r)
-				r = sql_refs_each(&a.slices, fn, arg);
-		} while (!r && a.rows);
-	}
-	sql_refs_free(&a.slices);
-	return r;
 }

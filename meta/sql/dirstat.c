@@ -14,7 +14,6 @@ static int get(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	struct dir_stat *a = arg;
 	int r = sql_row(c, SQL_get_dir_stat, "i", a->dir);
 
-	(void)ctx;
 	if (r <= 0)
 		return r < 0 ? r : -ENODATA;
 	a->st = (struct cfs_dir_stat){
@@ -36,25 +35,6 @@ int sql_op_get_dir_stat(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 		return r;
 	*ret = a.st;
 	return 0;
-}
-
-static int set(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
-{
-	struct dir_stat *a = arg;
-	int r;
-
-	(void)ctx;
-	sql_repeatable();
-	r = sql_exec(c, SQL_put_dir_stat, "iiii", a->dir, a->st.length, a->st.space, a->st.inodes);
-	return r < 0 ? r : 0;
-}
-
-int sql_op_set_dir_stat(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir,
-			const struct cfs_dir_stat *st)
-{
-	struct dir_stat a = {.dir = dir, .st = *st};
-
-	return sql_txn(sql_db(e), ctx, CFS_META_OP_other, set, &a);
 }
 
 struct add_usage {

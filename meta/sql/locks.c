@@ -206,7 +206,6 @@ static int getlk(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	size_t n;
 	int r = read_plocks(c, arg, &mine, &n);
 
-	(void)ctx;
 	if (r >= 0)
 		free(mine);
 	return r;

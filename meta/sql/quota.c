@@ -47,7 +47,6 @@ static int list(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	struct quota_list *l = arg;
 	int r;
 
-	(void)ctx;
 	l->n = 0;
 	r = sql_query(c, SQL_each_dir_quota, "");
 	while (r >= 0 && (r = sql_next(c, SQL_each_dir_quota)) > 0)
@@ -138,7 +137,6 @@ static int add(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	size_t i;
 	int r = sql_mark_write(c, a->mark);
 
-	(void)ctx;
 	for (i = 0; i < a->n && r >= 0; i++) {
 		const struct cfs_quota *q = &a->v[i];
 

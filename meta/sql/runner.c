@@ -178,9 +178,6 @@ static int bind(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_lis
 			r = d->bind_bytes(c, id, n, v, len, *fmt == 't');
 			break;
 		}
-		case 'n':
-			r = d->bind_null(c, id, n);
-			break;
 		default:
 			r = -EINVAL;
 		}

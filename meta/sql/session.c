@@ -120,7 +120,6 @@ static int end_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	struct end *a = arg;
 	int r;
 
-	(void)ctx;
 	sql_repeatable();
 	r = sql_exec(c, SQL_end_session, "ii", (int64_t)a->sid, a->before_s);
 	a->alive = r == 0 && a->before_s != INT64_MAX;

@@ -47,7 +47,6 @@ enum sql_stmt_id {
  *	i  int64_t   (u64 values are passed as their two's complement)
  *	b  const void *, size_t   binary
  *	t  const char *, size_t   text
- *	n  (no argument) NULL
  */
 /* Runs a statement that returns no rows. Returns the number of rows changed or a negative errno;
  * -EEXIST: unique key. */
@@ -205,7 +204,6 @@ struct sql_dialect {
 	int (*bind_int)(struct sql_conn *c, enum sql_stmt_id id, int n, int64_t v);
 	int (*bind_bytes)(struct sql_conn *c, enum sql_stmt_id id, int n, const void *v, size_t len,
 			  bool text);
-	int (*bind_null)(struct sql_conn *c, enum sql_stmt_id id, int n);
 	int (*step)(struct sql_conn *c, enum sql_stmt_id id); /* 1 row, 0 done */
 	/*
 	 * Queues a query, which is sent with the next message, at the latest for its first step.

@@ -169,10 +169,6 @@ SQL(del_sustained, "DELETE FROM {sustained} WHERE sid=? AND inode=?")
 SQL(any_sustained, "SELECT inode FROM {sustained} WHERE sid=? LIMIT 1")
 SQL(each_delfile, "SELECT inode,length,expire FROM {delfile} WHERE expire<? LIMIT ?")
 SQL(del_delfile, "DELETE FROM {delfile} WHERE inode=? AND length=?")
-SQL(page_chunks, "SELECT id,slices FROM {chunk} WHERE id>? ORDER BY id LIMIT ?")
-SQL(page_delayed, "SELECT chunkid,slices FROM {delslices} WHERE chunkid>? ORDER BY chunkid "
-		  "LIMIT ?")
-SQL(page_refs, "SELECT chunkid,size FROM {chunk_ref} WHERE chunkid>? ORDER BY chunkid LIMIT ?")
 
 /* -- extended attributes, ACL, locks -- */
 SQL(get_xattr, "SELECT value FROM {xattr} WHERE inode=? AND name=?")

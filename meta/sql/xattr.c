@@ -45,7 +45,6 @@ static int get(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	size_t len;
 	int r = sql_row(c, SQL_get_xattr, "it", a->ino, a->name, strlen(a->name));
 
-	(void)ctx;
 	if (r <= 0)
 		return r < 0 ? r : -ENODATA;
 	a->len = 0;
@@ -62,7 +61,6 @@ static int list(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	size_t len;
 	int r = sql_query(c, SQL_list_xattrs, "i", a->ino);
 
-	(void)ctx;
 	a->len = 0;
 	while (r >= 0 && (r = sql_next(c, SQL_list_xattrs)) > 0) {
 		name = sql_blob(c, SQL_list_xattrs, 0, &len);

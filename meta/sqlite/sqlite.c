@@ -365,11 +365,6 @@ static int sqlite_bind_bytes(struct sql_conn *c, enum sql_stmt_id id, int n, con
 	return bound(c, id, sqlite3_bind_blob64(stmt, n, v, len, SQLITE_STATIC));
 }
 
-static int sqlite_bind_null(struct sql_conn *c, enum sql_stmt_id id, int n)
-{
-	return bound(c, id, sqlite3_bind_null(conn(c)->stmt[id], n));
-}
-
 static int sqlite_step(struct sql_conn *c, enum sql_stmt_id id)
 {
 	int rc = sqlite3_step(conn(c)->stmt[id]);
@@ -425,7 +420,6 @@ const struct sql_dialect sql_sqlite = {
 	.prepare = sqlite_prepare,
 	.bind_int = sqlite_bind_int,
 	.bind_bytes = sqlite_bind_bytes,
-	.bind_null = sqlite_bind_null,
 	.step = sqlite_step,
 	.reset = sqlite_reset,
 	.changes = sqlite_changes,

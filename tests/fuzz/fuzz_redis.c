@@ -420,11 +420,8 @@ static void file_data(struct cfs_engine *e, const struct cfs_ctx *c, uint8_t whi
 		ops->orphan_slice(e, c, 9, 4096);
 		ops->drop_slice(e, c, 9, 4096);
 		break;
-	case 14:
-		ops->expire_delayed(e, c, 1700000000, take_slice, NULL);
-		break;
 	default:
-		ops->each_slice(e, c, take_slice, NULL);
+		ops->expire_delayed(e, c, 1700000000, take_slice, NULL);
 	}
 }
 
@@ -518,7 +515,6 @@ static void administration(struct cfs_engine *e, const struct cfs_ctx *c, uint8_
 	switch (which) {
 	case 0:
 		ops->get_dir_stat(e, c, DIR, &o->stat);
-		ops->set_dir_stat(e, c, DIR, &o->stat);
 		break;
 	case 1:
 		ops->each_quota(e, c, take_quota, NULL);

@@ -495,7 +495,6 @@ static int describe(void *arg, const char *group, const struct cfs_group_member 
 	struct shown *s = arg;
 	struct cfs_group_member *of = bsearch(m, s->v, s->n, sizeof(*s->v), by_id);
 
-	(void)group;
 	if (of) {
 		memcpy(of->host, m->host, sizeof(of->host));
 		memcpy(of->mount_point, m->mount_point, sizeof(of->mount_point));

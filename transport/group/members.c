@@ -58,7 +58,6 @@ static int see_head(void *arg, const char *key, const void *value, size_t len)
 {
 	char *text = arg;
 
-	(void)key;
 	if (len >= CFS_MEMBERS_HEAD_MAX)
 		return -EINVAL;
 	memcpy(text, value, len);
@@ -89,7 +88,6 @@ int cfs_members_read_head(struct cfs_members *m, struct members_head *ret,
 
 static int see_text(void *arg, const char *key, const void *value, size_t len)
 {
-	(void)key;
 	return cfs_roster_apply(arg, value, len);
 }
 
@@ -270,14 +268,12 @@ static int see_own(void *arg, const char *key, const void *value, size_t len)
 {
 	char **text = arg;
 
-	(void)key;
 	*text = strndup(value, len);
 	return *text ? 0 : -ENOMEM;
 }
 
 static int see_own_info(void *arg, const char *key, const void *value, size_t len)
 {
-	(void)key;
 	return cfs_group_decode_info(value, len, arg);
 }
 

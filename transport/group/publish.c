@@ -217,8 +217,6 @@ static int note_old(void *arg, const char *key, const void *value, size_t len)
 	const char *name = strchr(key, '/') + 1;
 	char(*keys)[CFS_GROUP_KEY_MAX];
 
-	(void)value;
-	(void)len;
 	if ((*name != 'd' && *name != 's' && x->below != UINT64_MAX) ||
 	    (x->below != UINT64_MAX && strtoull(name + 1, NULL, 10) >= x->below))
 		return 0;
@@ -342,9 +340,6 @@ static int count(void *arg, const char *key, const void *value, size_t len)
 {
 	size_t *n = arg;
 
-	(void)key;
-	(void)value;
-	(void)len;
 	++*n;
 	return 0;
 }

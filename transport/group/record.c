@@ -340,7 +340,6 @@ static int list_info(void *arg, const char *key, const void *value, size_t len)
 	struct group_record r;
 	size_t i;
 
-	(void)key;
 	if (cfs_group_decode_info(value, len, &r) < 0)
 		return 0;
 	i = cfs_sorted_place(l->v, l->n, sizeof(*l->v), id_of, r.member.id);
@@ -354,8 +353,6 @@ static int list_group(void *arg, const char *key, const void *value, size_t len)
 {
 	struct list *l = calloc(1, sizeof(*l)), **first = arg;
 
-	(void)value;
-	(void)len;
 	if (!l)
 		return -ENOMEM;
 	snprintf(l->group, sizeof(l->group), "%s", strchr(key, '/') + 1);
@@ -450,7 +447,6 @@ static int see_key(void *arg, const char *record, const void *value, size_t len)
 	int r = -EINVAL;
 	json_t *j;
 
-	(void)record;
 	memset(ret, 0, sizeof(*ret));
 	j = json_loadb(value, len, 0, NULL);
 	if (j && json_unpack(j, "{s:s, s:s}", "key", &now, "old", &old) == 0 &&

@@ -108,7 +108,6 @@ static void woken(struct cfs_op *op, int res)
 	struct cfs_loop *loop =
 		(struct cfs_loop *)((char *)op - offsetof(struct cfs_loop, wake_op));
 
-	(void)res;
 	arm_wake(loop);
 }
 

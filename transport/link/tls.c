@@ -380,7 +380,6 @@ static ssize_t tls_send(struct cfs_link *l, struct iovec *iov, int n, bool more)
 	ssize_t total = 0, r;
 	size_t len, off = 0;
 
-	(void)more;
 	while (n > 0) {
 		if (off == iov->iov_len) {
 			iov++;

@@ -344,23 +344,6 @@ static void check_refs(struct fixture *f)
 	}
 }
 
-static int count_one(void *arg, uint64_t id, uint32_t size)
-{
-	((bool *)arg)[id] = true;
-	return 0;
-}
-
-static void check_each_slice(struct fixture *f)
-{
-	static bool seen[SLICES];
-	uint64_t id;
-
-	memset(seen, 0, sizeof(seen));
-	assert_int_equal(f->e->ops->each_slice(f->e, &f->ctx, count_one, seen), 0);
-	for (id = 1; id < w.next_slice; id++)
-		assert_int_equal(seen[id], !w.dead[id]);
-}
-
 static void check_usage(struct fixture *f)
 {
 	int64_t space = 0, got_space, got_inodes;
@@ -417,7 +400,7 @@ static void random_step(struct fixture *f)
 
 static void test_random_data(void **state)
 {
-	const struct cfs_dir_stat none = {0};
+	const struct cfs_row none = {.ino = CFS_ROOT_INO};
 	struct fixture *f = *state;
 	const char *given = getenv("SEED");
 	unsigned i, j;
@@ -426,7 +409,7 @@ static void test_random_data(void **state)
 	print_message("SEED=%u\n", seed);
 	memset(&w, 0, sizeof(w));
 	w.next_slice = w.next_tag = 1;
-	assert_int_equal(f->e->ops->set_dir_stat(f->e, &f->ctx, CFS_ROOT_INO, &none), 0);
+	assert_int_equal(f->e->ops->put_rows(f->e, &f->ctx, CFS_TABLE_DIR_STAT, &none, 1), 0);
 	for (i = 0; i < FILES; i++)
 		new_file(f, &w.files[i]);
 	for (i = 0; i < STEPS; i++) {
@@ -435,7 +418,6 @@ static void test_random_data(void **state)
 			check_content(f, &w.files[j]);
 		if (i % 100 == 99) {
 			check_refs(f);
-			check_each_slice(f);
 			check_usage(f);
 		}
 	}

@@ -476,7 +476,7 @@ static void random_names(struct fixture *f, unsigned *seed, const cfs_ino_t dirs
 
 static void test_random_names(void **state)
 {
-	const struct cfs_dir_stat none = {0};
+	const struct cfs_row none = {.ino = root};
 	struct fixture *f = *state;
 	const char *given = getenv("SEED");
 	unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : 20261121;
@@ -485,7 +485,7 @@ static void test_random_names(void **state)
 	int i;
 
 	print_message("SEED=%u\n", seed);
-	assert_int_equal(f->e->ops->set_dir_stat(f->e, &f->ctx, root, &none), 0);
+	assert_int_equal(f->e->ops->put_rows(f->e, &f->ctx, CFS_TABLE_DIR_STAT, &none, 1), 0);
 	for (i = 1; i < DIRS; i++) {
 		snprintf(name, sizeof(name), "dir%d", i);
 		dirs[i] = fixture_make(f, root, name, CFS_TYPE_DIR);

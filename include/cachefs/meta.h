@@ -253,8 +253,13 @@ void cfs_meta_copy_to(struct cfs_meta *m, cfs_meta_copy_fn fn, void *arg, bool s
 int cfs_meta_await_copy(struct cfs_meta *m, const struct cfs_ctx *ctx);
 /* Every later change is refused with -EROFS, also those of the core itself. */
 void cfs_meta_refuse_changes(struct cfs_meta *m);
-/* A heartbeat found another volume, or none, in the place of this one: changes are refused. */
+/* This mount has found another volume, or none, in the place of this one: changes are refused. */
 bool cfs_meta_is_gone(const struct cfs_meta *m);
+/*
+ * Called before an object is stored. -EROFS: cfs_meta_is_gone(). After a pause of this process or its
+ * machine the metadata is asked, for a few seconds at most; 0: this volume is there, or no answer came.
+ */
+int cfs_meta_check_volume(struct cfs_meta *m, cfs_deadline_t deadline);
 /* Skips n slice ids: records that a restore has lost may have named blocks by these. */
 int cfs_meta_skip_slices(struct cfs_meta *m, const struct cfs_ctx *ctx, int64_t n);
 

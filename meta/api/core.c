@@ -281,6 +281,7 @@ static int load(struct cfs_meta *m, struct cfs_setting **ret, char err[256])
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	cfs_auto_free char *text = NULL;
+	uint64_t begun_ms = cfs_boot_ms();
 	struct cfs_setting *s;
 	int rc = m->eng->ops->get_setting(m->eng, &ctx, &text);
 
@@ -304,6 +305,7 @@ static int load(struct cfs_meta *m, struct cfs_setting **ret, char err[256])
 		cfs_setting_free(s);
 		return rc;
 	}
+	atomic_store(&m->host.seen_ms, begun_ms);
 	*ret = s;
 	return 0;
 }

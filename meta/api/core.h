@@ -38,8 +38,9 @@ struct cfs_meta {
 	bool copy_in_sync;
 
 	struct cfs_meta_hooks hooks;
-	_Atomic bool started; /* hooks are valid */
-	_Atomic bool gone;    /* as cfs_meta_is_gone() */
+	_Atomic bool started;	    /* hooks are valid */
+	_Atomic bool gone;	    /* as cfs_meta_is_gone() */
+	_Atomic uint64_t unseen_ms; /* cfs_meta_check_volume() got no answer; as cfs_boot_ms() */
 
 	pthread_mutex_t setting_lock; /* protects setting and setting_text */
 	struct cfs_setting *setting;

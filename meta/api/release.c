@@ -46,9 +46,12 @@ void cfs_release_free(struct cfs_release *r)
 /* A slice that fails stays in the tables, and the hourly job tries again. */
 static int release_slice(struct cfs_meta *m, const struct cfs_dead_slice *s)
 {
-	struct cfs_ctx ctx;
-	int rc = m->hooks.delete_slice(m->hooks.arg, s->id, s->size);
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	/* Another volume has other objects by these names. */
+	int rc = cfs_host_check_volume(&m->host, &ctx);
 
+	if (!rc)
+		rc = m->hooks.delete_slice(m->hooks.arg, s->id, s->size);
 	if (!rc) {
 		ctx = cfs_ctx_internal(m->conf.timeout_ms);
 		rc = m->eng->ops->drop_slice(m->eng, &ctx, s->id, s->size);

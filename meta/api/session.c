@@ -27,6 +27,8 @@
 #include "meta/api/session.h"
 
 enum { FLUSH_QUOTA_MS = 3000, FLUSH_USAGE_MS = 1000, HEARTBEAT_MS = 12000 };
+/* How long the storing of a block waits for the volume to be seen. */
+enum { SEE_MS = 5000 };
 enum { STALE_LIMIT = 1000, EXPIRE_BEATS = 5, YEAR_S = 365 * 86400 };
 
 struct cfs_sessions {
@@ -211,18 +213,50 @@ static void lose(struct cfs_meta *m, const char *reason)
 }
 
 /* Another volume, or none, is in the place of this one. Nothing is written into it. */
-static void vanish(struct cfs_meta *m, const char *reason)
+static void refuse(struct cfs_meta *m)
 {
 	atomic_store(&m->gone, true);
 	atomic_store(&m->host.refuse_changes, true);
+}
+
+static void vanish(struct cfs_meta *m, const char *reason)
+{
+	refuse(m);
 	lose(m, reason);
+}
+
+/* 1: the setting is that of another volume. */
+static int is_other_volume(struct cfs_meta *m, const char *text)
+{
+	struct cfs_setting *now, *own;
+	char err[256];
+	int rc = cfs_setting_decode(text, strlen(text), &now, err);
+
+	if (rc)
+		return -EIO;
+	rc = cfs_meta_setting(m, &own);
+	if (!rc) {
+		rc = strcmp(own->uuid, now->uuid) != 0;
+		cfs_setting_free(own);
+	}
+	cfs_setting_free(now);
+	return rc;
+}
+
+static bool is_current(struct cfs_meta *m, const char *text)
+{
+	bool same;
+
+	pthread_mutex_lock(&m->setting_lock);
+	same = m->setting_text && !strcmp(m->setting_text, text);
+	pthread_mutex_unlock(&m->setting_lock);
+	return same;
 }
 
 static void adopt(struct cfs_meta *m, const char *text)
 {
-	struct cfs_setting *s, *old;
+	struct cfs_setting *s;
 	char err[256];
-	bool same;
 	int rc = cfs_setting_decode(text, strlen(text), &s, err);
 
 	if (rc) {
@@ -231,14 +265,10 @@ static void adopt(struct cfs_meta *m, const char *text)
 			lose(m, err);
 		return;
 	}
-	if (cfs_meta_setting(m, &old) == 0) {
-		same = strcmp(old->uuid, s->uuid) == 0;
-		cfs_setting_free(old);
-		if (!same) {
-			vanish(m, "another volume is in its place");
-			cfs_setting_free(s);
-			return;
-		}
+	if (is_other_volume(m, text) > 0) {
+		vanish(m, "another volume is in its place");
+		cfs_setting_free(s);
+		return;
 	}
 	if (cfs_core_adopt_setting(m, text, s) == 0) {
 		cfs_info("the volume's setting was changed, using it from here on: volume=%s",
@@ -249,10 +279,33 @@ static void adopt(struct cfs_meta *m, const char *text)
 	cfs_setting_free(s);
 }
 
+/*
+ * cfs_host_check_volume(), on the thread of a change. The next heartbeat ends the mount of another
+ * volume, and adopts another setting of the same one.
+ */
+static int see_volume(void *arg, const struct cfs_ctx *ctx)
+{
+	struct cfs_meta *m = arg;
+	cfs_auto_free char *text = NULL;
+	uint64_t begun_ms = cfs_boot_ms();
+	int rc = m->eng->ops->get_setting(m->eng, ctx, &text);
+
+	if (!rc && !is_current(m, text))
+		rc = is_other_volume(m, text);
+	if (rc < 0 && rc != -ENODATA)
+		return rc;
+	if (!rc) {
+		atomic_store(&m->host.seen_ms, begun_ms);
+		return 0;
+	}
+	refuse(m);
+	return -EROFS;
+}
+
 static void reload_setting(struct cfs_meta *m, const struct cfs_ctx *ctx)
 {
 	cfs_auto_free char *text = NULL;
-	bool changed;
+	uint64_t begun_ms = cfs_boot_ms();
 	int rc = m->eng->ops->get_setting(m->eng, ctx, &text);
 
 	if (rc == -ENODATA) {
@@ -265,11 +318,10 @@ static void reload_setting(struct cfs_meta *m, const struct cfs_ctx *ctx)
 			 m->masked_url, cfs_errname(rc));
 		return;
 	}
-	pthread_mutex_lock(&m->setting_lock);
-	changed = !m->setting_text || strcmp(m->setting_text, text) != 0;
-	pthread_mutex_unlock(&m->setting_lock);
-	if (changed)
+	if (!is_current(m, text))
 		adopt(m, text);
+	if (!cfs_meta_is_gone(m))
+		atomic_store(&m->host.seen_ms, begun_ms);
 }
 
 static int refresh_session(struct cfs_meta *m)
@@ -354,12 +406,12 @@ static void beat(struct cfs_meta *m)
 	cfs_clock_read(m);
 	if (cfs_host_sid(&m->host) && m->conf.heartbeat_ms)
 		rc = refresh_session(m);
-	if (rc)
+	if (rc && !cfs_meta_is_gone(m))
 		cfs_warn("cannot refresh the session, trying again at the next heartbeat: url=%s "
 			 "error=%s",
 			 m->masked_url, cfs_errname(rc));
 	/* Each of the rest would wait as long, and an unmount waits for this heartbeat. */
-	if (rc == -ETIMEDOUT || rc == -ENOTCONN || cfs_meta_is_gone(m))
+	if (rc == -ETIMEDOUT || rc == -ENOTCONN)
 		return;
 	ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	reload_setting(m, &ctx);
@@ -383,7 +435,7 @@ static void send_heartbeat(void *arg)
 {
 	const struct cfs_meta *m = arg;
 
-	if (cfs_meta_is_gone(m))
+	if (m->sessions->lost && cfs_meta_is_gone(m))
 		return;
 	cfs_activity_wait(CFS_WAIT_META, 0, "heartbeat");
 	beat(arg);
@@ -435,6 +487,10 @@ int cfs_sessions_start(struct cfs_meta *m)
 	m->sessions = calloc(1, sizeof(*m->sessions));
 	if (!m->sessions)
 		return -ENOMEM;
+	m->host.see = see_volume;
+	m->host.see_arg = m;
+	atomic_store_explicit(&m->host.seen_for_ms, cfs_ticker_longest_ms(heartbeat_ms(m)),
+			      memory_order_release);
 	if (!m->conf.read_only)
 		rc = new_session(m);
 	if (rc) {
@@ -492,6 +548,27 @@ void cfs_sessions_kick(struct cfs_meta *m)
 {
 	if (m->sessions && m->sessions->heartbeat)
 		cfs_ticker_kick(m->sessions->heartbeat);
+}
+
+/*
+ * While the metadata is away blocks are stored all the same, and heartbeats go on asking for the volume.
+ */
+int cfs_meta_check_volume(struct cfs_meta *m, cfs_deadline_t deadline)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(SEE_MS);
+	uint64_t unseen_ms = atomic_load(&m->unseen_ms);
+	int rc;
+
+	if (cfs_meta_is_gone(m))
+		return -EROFS;
+	if (unseen_ms && cfs_boot_ms() < unseen_ms + atomic_load(&m->host.seen_for_ms))
+		return 0;
+	ctx.deadline = cfs_deadline_min(ctx.deadline, deadline);
+	rc = cfs_host_check_volume(&m->host, &ctx);
+	if (!rc || rc == -EROFS)
+		return rc;
+	atomic_store(&m->unseen_ms, cfs_boot_ms());
+	return 0;
 }
 
 int cfs_meta_each_session(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_session_fn fn,

@@ -14,6 +14,15 @@ bool cfs_host_is_open(struct cfs_engine_host *host, cfs_ino_t ino)
 	return has_open(host) && host->is_open(host->is_open_arg, ino);
 }
 
+int cfs_host_check_volume(struct cfs_engine_host *host, const struct cfs_ctx *ctx)
+{
+	uint64_t for_ms = atomic_load_explicit(&host->seen_for_ms, memory_order_acquire);
+
+	if (!for_ms || cfs_boot_ms() < atomic_load(&host->seen_ms) + for_ms)
+		return 0;
+	return host->see(host->see_arg, ctx);
+}
+
 uint64_t cfs_host_sid(struct cfs_engine_host *host)
 {
 	return atomic_load(&host->sid);

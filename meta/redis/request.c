@@ -402,6 +402,10 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 		const redisReply *e = NULL;
 		enum verdict v = GIVE_UP;
 
+		rc = q->script && q->script->writes ? cfs_host_check_volume(r->engine.host, ctx)
+						    : 0;
+		if (rc)
+			break;
 		rc = text ? run_text(q, p, ctx->deadline, &sent)
 			  : rds_pipe_run(p, q->buf, q->len, q->n, ctx->deadline, q->reply, &sent);
 		trips += sent;

@@ -492,6 +492,12 @@ static bool is_quick(enum cfs_meta_op op)
 	       op == CFS_META_OP_xattr;
 }
 
+/* Some dialects make changes without a transaction of the runner. */
+static bool is_change(enum cfs_meta_op op, bool txn)
+{
+	return txn || !(is_quick(op) || op == CFS_META_OP_readdir || op == CFS_META_OP_other);
+}
+
 static int run(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, bool txn,
 	       sql_fn fn, void *arg)
 {
@@ -504,6 +510,9 @@ static int run(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op
 		struct sql_conn *c;
 
 		out.unknown = false;
+		r = is_change(op, txn) ? cfs_host_check_volume(db->engine.host, ctx) : 0;
+		if (r)
+			break;
 		r = txn ? sql_acquire_writer(db, ctx->deadline, &c)
 			: sql_acquire_reader(db, ctx->deadline, is_quick(op), &c);
 		out.retry = r == -EAGAIN || r == -ENOTCONN;

@@ -26,6 +26,11 @@ static uint64_t with_jitter(uint64_t period_ms)
 	return period_ms - period_ms / 10 + cfs_random_u64() % (period_ms / 5 + 1);
 }
 
+uint64_t cfs_ticker_longest_ms(uint64_t period_ms)
+{
+	return period_ms + period_ms / 10 + 1;
+}
+
 static void *ticker(void *arg)
 {
 	struct cfs_ticker *t = arg;

@@ -53,6 +53,8 @@ void cfs_workers_stats(struct cfs_workers *w, struct cfs_workers_stats *ret);
  * stop waits for a running call to end.
  */
 struct cfs_ticker;
+/* The longest time between two calls: a period with its jitter. */
+uint64_t cfs_ticker_longest_ms(uint64_t period_ms);
 int cfs_ticker_start(const char *name, uint64_t period_ms, void (*run)(void *arg), void *arg,
 		     struct cfs_ticker **ret);
 void cfs_ticker_kick(struct cfs_ticker *t);

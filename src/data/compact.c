@@ -175,6 +175,8 @@ static int write_block(struct cfs_data *d, const struct cfs_view *v, uint32_t po
 	if (r < 0)
 		cfs_store_cancel(d->conf.store, fetch.owner);
 	if (r == 0)
+		r = cfs_meta_check_volume(d->conf.meta, transfer_timeouts(d));
+	if (r == 0)
 		r = cfs_store_put_sync(d->conf.store, b, &data, transfer_timeouts(d));
 	cfs_segs_release(&data);
 	return r;

@@ -354,7 +354,9 @@ static void put_start(struct put *p, cfs_deadline_t deadline)
 	pthread_mutex_lock(&s->file->lock);
 	b.tier = s->file->attr.tier;
 	pthread_mutex_unlock(&s->file->lock);
-	r = cfs_meta_is_gone(s->file->data->conf.meta) ? -EROFS : slice_id(s, deadline, &b.slice);
+	r = cfs_meta_check_volume(s->file->data->conf.meta, deadline);
+	if (r == 0)
+		r = slice_id(s, deadline, &b.slice);
 	if (r == 0)
 		r = block_bytes(s, p->index, &data);
 	b.len = (uint32_t)data.len;

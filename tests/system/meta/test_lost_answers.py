@@ -24,6 +24,7 @@ from test_engines import SUITE
 
 ENGINES = {"mysql": servers.mariadb_server, "postgresql": servers.postgres_server}
 RIGHT = "[  PASSED  ] 3 test(s)"
+BLOCK = 4 << 20
 LOST = r"connection lost: |no connection to the database|connected to the database again"
 
 
@@ -116,6 +117,26 @@ def test_each_turn_of_a_flush(away):
     turns = each_turn(v, proxy, work)
     m.umount()
     assert usage(v.direct) == plus(start, turns), m.log()
+
+
+def test_blocks_are_stored_while_the_server_is_away(away_any):
+    """For longer than its heartbeats: what programs write does not fill the memory meanwhile, nor is it lost."""
+    v, proxy = away_any
+    m = v.mount("heartbeat=1,no-bgjob,meta-timeout=3")
+    m.allow(LOST + "|for too long|cannot refresh the session|cannot (read|write) ")
+    with open(m / "f", "wb", buffering=0) as f:
+        f.write(b"x" * BLOCK)
+        os.fsync(f.fileno())
+        proxy.refuse = True
+        proxy.cut()
+        wait_until(lambda: m.log().count("cannot refresh the session") >= 2, 60, "heartbeats that fail")
+        f.write(os.urandom(2 * BLOCK))
+        wait_until(lambda: len(v.objects()) == 3, 30, "the blocks to be stored")
+        proxy.go_on()
+        os.fsync(f.fileno())
+        os.mkdir(m / "d")
+    m.umount()
+    assert os.stat(v.mount() / "f").st_size == 3 * BLOCK
 
 
 def test_unmount_while_the_server_is_away(away):

@@ -14,7 +14,7 @@ import time
 import pytest
 
 import cachefs_check
-from cachefs import SLOW, mountinfo, wait_until
+from cachefs import SLOW, Clock, mountinfo, wait_until
 from syscalls import FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE
 from syscalls import data, fails, fallocate, read, write
 from test_concurrency import ENGINES, engine_volume
@@ -543,6 +543,56 @@ def test_volume_made_anew_under_a_mount(ws, engine):
     wait_until(lambda: [x["info"]["MountPoint"] for x in v.status()["sessions"]] == [str(new.path)], 30, "a heartbeat")
     assert "another client has ended" not in new.log()
     assert read(new / "f") == b"new"
+    new = new.remount()
+    assert read(new / "f") == b"new"
+    new.umount()
+    found, _ = cachefs_check.check(v.url, str(v.bucket), cachefs_check.Options(unmounted=True))
+    assert not found, found[:20]
+
+
+LATE = """
+import errno, os, sys
+fd = os.open(sys.argv[1] + "/f", os.O_WRONLY)
+os.write(fd, b"late" * 1000)
+print("written", flush=True)
+sys.stdin.readline()
+try:
+    os.fsync(fd) if sys.argv[2] == "fsync" else os.mkdir(sys.argv[1] + "/d")
+    print("done", flush=True)
+except OSError as e:
+    print(errno.errorcode[e.errno], flush=True)
+"""
+
+
+@pytest.mark.parametrize("change", ["fsync", "mkdir"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_volume_made_anew_while_the_machine_slept(ws, engine, change):
+    """No heartbeat of the mount is due when the machine wakes up, and a program changes something at
+    once. The new volume has the old one's name and bucket: blocks have equal names."""
+    v = engine_volume(ws, engine)
+    v.check_options = None
+    clock = Clock(ws)
+    old = v.mount("heartbeat=60", env={**clock.env, "CLOCK_SLEPT": "1"}, expect=r".")
+    write(old / "f", b"x")
+    p = ws.python(LATE, str(old), change, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "written\n"
+    os.kill(old.pid(), signal.SIGSTOP)
+    ws.run("cachefs", "destroy", "--yes", "--force", v.url, v.status()["setting"]["UUID"], check=True)
+    v.format()
+    new = v.mount("heartbeat=1")
+    write(new / "f", b"new")
+    blocks = {path: path.read_bytes() for path in v.objects()}
+    clock.set(120)
+    os.kill(old.pid(), signal.SIGCONT)
+    assert p.communicate("go\n", timeout=60 * SLOW)[0] == "EROFS\n"
+    with fails("EROFS"):
+        os.unlink(old / "f")
+    old.umount()
+    assert {path: path.read_bytes() for path in v.objects()} == blocks
+    assert os.listdir(new) == ["f"] and read(new / "f") == b"new"
+    assert [x["info"]["MountPoint"] for x in v.status()["sessions"]] == [str(new.path)]
+    wait_until(lambda: v.status()["usage"]["used_inodes"] == 1, 30, "the usage to be stored")
+    new.umount()
     new = new.remount()
     assert read(new / "f") == b"new"
     new.umount()

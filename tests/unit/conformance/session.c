@@ -355,6 +355,141 @@ static void test_heartbeat(void **state)
 	OK(e->ops->clean_session(e, &c, sid, INT64_MAX));
 }
 
+static int make_late(struct cfs_meta *m, const struct cfs_ctx *c, cfs_ino_t d, cfs_ino_t f)
+{
+	struct cfs_mknod req = {.parent = d, .name = "late", .name_len = 4, .type = CFS_TYPE_FILE};
+	struct cfs_entry e;
+
+	return cfs_meta_mknod(m, c, &req, &e);
+}
+
+static int link_late(struct cfs_meta *m, const struct cfs_ctx *c, cfs_ino_t d, cfs_ino_t f)
+{
+	struct cfs_attr a;
+
+	return cfs_meta_link(m, c, f, d, "late", 4, &a);
+}
+
+static int unlink_late(struct cfs_meta *m, const struct cfs_ctx *c, cfs_ino_t d, cfs_ino_t f)
+{
+	struct cfs_removed r;
+
+	return cfs_meta_unlink(m, c, d, "f", 1, 0, &r);
+}
+
+static int rename_late(struct cfs_meta *m, const struct cfs_ctx *c, cfs_ino_t d, cfs_ino_t f)
+{
+	struct cfs_rename req = {.src_parent = d,
+				 .src_name = "f",
+				 .src_len = 1,
+				 .dst_parent = d,
+				 .dst_name = "late",
+				 .dst_len = 4};
+	struct cfs_renamed r;
+
+	return cfs_meta_rename(m, c, &req, &r);
+}
+
+static int chmod_late(struct cfs_meta *m, const struct cfs_ctx *c, cfs_ino_t d, cfs_ino_t f)
+{
+	const struct cfs_attr in = {.mode = 0777};
+	struct cfs_attr a;
+
+	return cfs_meta_setattr(m, c, f, CFS_SET_MODE, &in, &a);
+}
+
+static int truncate_late(struct cfs_meta *m, const struct cfs_ctx *c, cfs_ino_t d, cfs_ino_t f)
+{
+	struct cfs_attr a;
+
+	return cfs_meta_truncate(m, c, f, 4711, &a);
+}
+
+static int xattr_late(struct cfs_meta *m, const struct cfs_ctx *c, cfs_ino_t d, cfs_ino_t f)
+{
+	return cfs_meta_setxattr(m, c, f, "user.late", "", 0, 0);
+}
+
+static int lock_late(struct cfs_meta *m, const struct cfs_ctx *c, cfs_ino_t d, cfs_ino_t f)
+{
+	return cfs_meta_flock(m, c, f, 1, CFS_LOCK_WRITE, false);
+}
+
+static int commit_late(struct cfs_meta *m, const struct cfs_ctx *c, cfs_ino_t d, cfs_ino_t f)
+{
+	const struct cfs_slice s = {.id = 4711, .size = 10, .len = 10};
+	struct cfs_attr a;
+
+	return commit_slice(m, c, f, 0, &s, c->now, &a);
+}
+
+static int store_late(struct cfs_meta *m, const struct cfs_ctx *c, cfs_ino_t d, cfs_ino_t f)
+{
+	return cfs_meta_check_volume(m, c->deadline);
+}
+
+static void other_volume(struct cfs_setting *s)
+{
+	/* Of equal length, and another one at each call. */
+	s->uuid[0] = s->uuid[0] == 'a' ? 'b' : 'a';
+}
+
+/*
+ * No heartbeat has seen the volume for long, as after a pause of the process, and another one is in
+ * its place: the first change already is refused, whichever it is.
+ */
+static void test_other_volume_after_a_pause(void **state)
+{
+	static int (*const changes[])(struct cfs_meta *, const struct cfs_ctx *, cfs_ino_t,
+				      cfs_ino_t) = {
+		make_late,     link_late,  unlink_late, rename_late, chmod_late,
+		truncate_late, xattr_late, lock_late,	commit_late, store_late,
+	};
+	struct cfs_meta_conf conf = {.heartbeat_ms = 60000};
+	struct cfs_engine *e = vol.m->eng;
+	struct cfs_ctx c = as_root();
+	cfs_ino_t d = test_dir("paused"), f = make_file(d, "f");
+	struct cfs_attr before = attr_of(f), after;
+	struct cfs_setting *s;
+	char *text, *other;
+	size_t i;
+
+	OK(e->ops->get_setting(e, &c, &text));
+	OK(cfs_meta_setting(vol.m, &s));
+	other_volume(s);
+	OK(cfs_setting_encode(s, &other));
+	for (i = 0; i < CFS_ARRAY_SIZE(changes); i++) {
+		struct cfs_meta *m = open_third(&conf);
+		uint64_t sid;
+
+		OK(cfs_meta_start(m, NULL));
+		sid = cfs_meta_sid(m);
+		OK(e->ops->put_setting(e, &c, other));
+		/* Seen not long ago: no change asks. */
+		OK(xattr_late(m, &c, d, f));
+		OK(cfs_meta_removexattr(m, &c, f, "user.late"));
+		assert_false(cfs_meta_is_gone(m));
+		atomic_store(&m->host.seen_ms, 0);
+		assert_int_equal(changes[i](m, &c, d, f), -EROFS);
+		assert_true(cfs_meta_is_gone(m));
+		OK(cfs_meta_stop(m));
+		cfs_meta_close(m);
+		/* Nor has it ended a session of the other volume. */
+		assert_true(session_exists(sid));
+		OK(e->ops->put_setting(e, &c, text));
+		OK(e->ops->clean_session(e, &c, sid, INT64_MAX));
+	}
+	after = attr_of(f);
+	assert_int_equal(after.nlink, 1);
+	assert_int_equal(after.mode, before.mode);
+	assert_int_equal(after.length, 0);
+	assert_int_equal(try_lookup(d, "late"), -ENOENT);
+	assert_int_equal(find(d, "f"), f);
+	cfs_setting_free(s);
+	free(other);
+	free(text);
+}
+
 static struct {
 	uint64_t below; /* ids that blocks have */
 	unsigned asked;
@@ -649,5 +784,6 @@ static void test_changelog(void **state)
 TEST_LIST(session, T(test_record), T(test_stale), T(test_clock), T(test_refresh),
 	  T(test_answers_again), T(test_ended_by_another), T(test_resume_of_an_ended_session),
 	  T(test_resume), T(test_counters), T(test_setting), T(test_heartbeat),
-	  T(test_counters_go_back), T(test_counters_of_another_server), T(test_slow_cleaning),
-	  T(test_read_only), T(test_open_errors), T(test_changelog));
+	  T(test_other_volume_after_a_pause), T(test_counters_go_back),
+	  T(test_counters_of_another_server), T(test_slow_cleaning), T(test_read_only),
+	  T(test_open_errors), T(test_changelog));

@@ -4,6 +4,7 @@
 import contextlib
 import ctypes
 import errno
+import fcntl
 import hashlib
 import os
 import random
@@ -49,6 +50,27 @@ def getdents(fd, size):
         found.append((ctypes.string_at(ctypes.addressof(buf) + at + 19), off))
         at += reclen
     return found
+
+
+@contextlib.contextmanager
+def _kernel_caches(how):
+    fd = os.open("/proc/sys/vm", os.O_RDONLY)
+    try:
+        fcntl.flock(fd, how)
+        yield
+    finally:
+        os.close(fd)
+
+
+def kernel_caches_stay():
+    """No other test has the kernel drop its caches, which are those of all mounts of the machine."""
+    return _kernel_caches(fcntl.LOCK_SH)
+
+
+def drop_kernel_caches(what):
+    """1: pages. 2: names and inodes."""
+    with _kernel_caches(fcntl.LOCK_EX), open("/proc/sys/vm/drop_caches", "w") as f:
+        f.write(str(what))
 
 
 class Dir:

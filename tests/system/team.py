@@ -13,6 +13,7 @@ import server
 from cachefs import SLOW, wait_until
 from network import Network
 from s3volume import S3Volume
+from syscalls import drop_kernel_caches
 
 MIB = 1 << 20
 BLOCK = 4 * MIB
@@ -85,8 +86,7 @@ def md5(path):
 
 
 def drop_page_cache():
-    with open("/proc/sys/vm/drop_caches", "w") as f:
-        f.write("1")
+    drop_kernel_caches(1)
 
 
 def make_file(team, size, name="f"):

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from ring import failing
-from syscalls import fails, read, write
+from syscalls import drop_kernel_caches, fails, read, write
 from test_takeover import DEATH, SERVED, kill_worker
 from waiting import wait_until
 
@@ -52,8 +52,7 @@ def test_files_by_handle(mnt):
     f, d = handle_of(mnt / "a/b/f"), handle_of(mnt / "a/b")
     for forget in (False, True):
         if forget:
-            with open("/proc/sys/vm/drop_caches", "w") as c:
-                c.write("2")
+            drop_kernel_caches(2)
         fd = open_handle(mnt, f)
         assert os.read(fd, 100) == b"content"
         os.close(fd)
@@ -91,8 +90,7 @@ def test_handles_of_a_subdirectory_mount(volume):
     mode = os.stat(mnt.path).st_mode
     os.chmod(whole.path, 0o700)
     os.rename(whole / "in/x", whole / "x")
-    with open("/proc/sys/vm/drop_caches", "w") as c:
-        c.write("2")
+    drop_kernel_caches(2)
     with fails("ESTALE"):
         open_handle(mnt, handles["in/x/f"])
     assert os.stat(mnt.path).st_mode == mode

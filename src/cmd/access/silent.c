@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mounted.h"
+#include "cmd/access/cgroup.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/holders.h"
 #include "cmd/access/requests.h"
@@ -42,6 +43,7 @@ static bool has_name_of(pid_t pid, pid_t other)
 int silent_error(const char *point)
 {
 	struct mounted m;
+	char group[512];
 	pid_t pid = mounted_at(point, &m) == 0 ? requests_find_process(m.dev_minor) : 0;
 	bool stopped;
 	pid_t parent = 0;
@@ -61,6 +63,10 @@ int silent_error(const char *point)
 		return cmd_error("the mount at %s does not answer: its process %d is stopped; "
 				 "`kill -CONT %d` lets it go on",
 				 point, (int)pid, (int)pid);
+	if (cgroup_frozen(pid, group, sizeof(group)))
+		return cmd_error("the mount at %s does not answer: its process %d is frozen with "
+				 "the control group %s, which has to be thawed",
+				 point, (int)pid, group);
 	return cmd_error("the mount at %s does not answer; `cachefs debug %s` collects what its "
 			 "process %d waits for, `cachefs umount --force %s` detaches it",
 			 point, point, (int)pid, point);

@@ -4,6 +4,7 @@ hangs would else have one more program that hangs."""
 
 import contextlib
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import time
 
 import pytest
 
-from cachefs import SLOW, alive, children, patience, tool, wait_until
+from cachefs import SLOW, alive, children, missing, patience, tool, wait_until
 from s3volume import S3Volume
 from syscalls import data, write
 
@@ -121,6 +122,42 @@ def test_mount_ends(ws, tree, which):
         assert above.returncode == 32 and out.strip(), out
         assert tree.mounted()
     assert os.listdir(tree / "dir/sub") == [] and not tree.process.poll()
+
+
+class Frozen:
+    """A group with these processes. The file and the word that thaw it differ with the version."""
+
+    def __init__(self, ws, pids):
+        old = pathlib.Path("/sys/fs/cgroup/freezer")
+        self.dir = (old if old.is_dir() else old.parent) / ws.dir.name
+        name, self.on, self.off = ("freezer.state", "FROZEN", "THAWED") if old.is_dir() else ("cgroup.freeze", "1", "0")
+        self.file, self.inner, self.pids = self.dir / name, self.dir / "inner", pids
+
+    def __enter__(self):
+        try:
+            self.inner.mkdir(parents=True)
+            for pid in self.pids:
+                (self.inner / "cgroup.procs").write_text(str(pid))
+            self.file.write_text(self.on)
+        except OSError as e:
+            missing("no control group of its own: %s" % e)
+        return str(self.dir)
+
+    def __exit__(self, *_):
+        self.file.write_text(self.off)
+        for pid in self.pids:
+            (self.dir.parent / "cgroup.procs").write_text(str(pid))
+        self.inner.rmdir()
+        self.dir.rmdir()
+
+
+def test_frozen_mount(ws, tree):
+    """By a paused container, say. The group above the mount's own is frozen."""
+    with Frozen(ws, [tree.process.pid, tree.pid()]) as group:
+        r = ws.run("cachefs", "info", tree / "dir/f", timeout=30 * SLOW)
+    assert r.returncode == 2
+    assert "process %d is frozen with the control group %s, " % (tree.pid(), group) in r.stderr
+    assert os.listdir(tree / "dir/sub") == []
 
 
 def waits_in_a_request(p):

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "vfs-internal.h"
 
 static bool begins(const char *name, const char *with)
@@ -43,6 +44,16 @@ static int check(const struct cfs_vfs *v, cfs_ino_t ino, const char *name)
 	if (len == 0 || len > CFS_NAME_MAX)
 		return -ERANGE;
 	return ino_is_special(ino) || is_hidden(v, name) ? -EOPNOTSUPP : 0;
+}
+
+/* MySQL, PostgreSQL and dumps keep only such names of extended attributes. */
+static bool is_utf8(const char *name)
+{
+	size_t len = 1;
+
+	for (; *name && len; name += len)
+		len = cfs_utf8_len(name, strlen(name));
+	return len > 0;
 }
 
 /* Repeats the kernel's check, for callers whose identity the mount replaces. */
@@ -128,6 +139,8 @@ int cfs_vfs_setxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 		return r;
 	if (size > CFS_XATTR_VALUE_MAX)
 		return -E2BIG;
+	if (!is_utf8(name))
+		return -EINVAL;
 	ino = ino_in(v, ino);
 	with = *ctx;
 	/*

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/utf8.h"
 #include "cmd/dump/dump-json.h"
 
 /* ---- text ---- */
@@ -49,6 +50,36 @@ void json_put_text(struct json *j, const uint8_t *p, size_t len)
 	}
 	out[n++] = '"';
 	stream_write(j->out, out, n);
+}
+
+static uint32_t code_point(const uint8_t *p, size_t len)
+{
+	uint32_t c = len == 1 ? p[0] : p[0] & (0xffu >> (len + 1));
+
+	while (--len)
+		c = c << 6 | (*++p & 0x3f);
+	return c;
+}
+
+/* A string of JSON without %XX, which JuiceFS keeps in names of extended attributes. In UTF-8. */
+static void put_string(struct json *j, const uint8_t *p, size_t len)
+{
+	uint32_t c;
+	size_t n;
+
+	json_put(j, "\"");
+	for (; len; p += n, len -= n) {
+		n = cfs_utf8_len(p, len);
+		c = code_point(p, n);
+		if (c >= ' ' && c <= '~' && c != '"' && c != '\\')
+			stream_write(j->out, p, 1);
+		else if (c < 0x10000)
+			stream_printf(j->out, "\\u%04x", c);
+		else
+			stream_printf(j->out, "\\u%04x\\u%04x", 0xd7c0 + (c >> 10),
+				      0xdc00 | (c & 0x3ff));
+	}
+	json_put(j, "\"");
 }
 
 /* ---- the parts of an entry ---- */
@@ -140,7 +171,7 @@ static void put_xattr(struct json *j, const uint8_t *p, size_t len)
 	size_t name_len = cfs_get_be16(p);
 
 	json_put(j, "{\"name\":");
-	json_put_text(j, p + 2, name_len);
+	put_string(j, p + 2, name_len);
 	json_put(j, ",\"value\":");
 	json_put_text(j, p + 2 + name_len, len - 2 - name_len);
 	json_put(j, "}");

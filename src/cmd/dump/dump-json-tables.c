@@ -74,13 +74,14 @@ static int add_symlink(void *arg, const struct cfs_row *row)
 static int add_xattr(void *arg, const struct cfs_row *row)
 {
 	struct json *j = arg;
-	size_t name_len = row->xattr.name_len, value_len = row->xattr.value_len;
+	char name[CFS_NAME_MAX + 1];
+	size_t name_len = dump_xattr_name(j->d, row, name), value_len = row->xattr.value_len;
 	int r = room(j, 2 + name_len + value_len);
 
 	if (r)
 		return r;
 	cfs_put_be16(j->buf, (uint16_t)name_len);
-	memcpy(j->buf + 2, row->xattr.name, name_len);
+	memcpy(j->buf + 2, name, name_len);
 	if (value_len)
 		memcpy(j->buf + 2 + name_len, row->xattr.value, value_len);
 	return heap_add(j->heaps[XATTRS], row->ino, 0, j->buf, 2 + name_len + value_len);

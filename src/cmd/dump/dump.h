@@ -16,11 +16,19 @@ struct dump {
 	bool skip_trash; /* JSON only */
 	struct progress p;
 	uint64_t inodes, entries;
+	bool renamed;  /* an extended attribute has another name in the dump */
 	char err[256]; /* description of a fault in the volume, when an errno says too little */
 };
 
 /* Reports that the list of slices of a row cannot be read, and returns -EBADMSG. */
 int dump_damaged(struct dump *d, const struct cfs_row *row);
+
+/*
+ * Copies the name of an extended attribute. Bytes that are not UTF-8 become %XX: strings of
+ * protobuf are UTF-8, and JuiceFS refuses a whole dump with another one. The first such name is
+ * logged. Returns the length, CFS_NAME_MAX at most.
+ */
+size_t dump_xattr_name(struct dump *d, const struct cfs_row *row, char ret_name[CFS_NAME_MAX + 1]);
 
 /* Reads the setting; without keep, its secrets are removed. */
 int dump_setting(struct dump *d, bool keep);

@@ -92,7 +92,7 @@ static int read_xattr(struct json *j, struct json_entry *e)
 	while ((r = pull_key(j->p, &first, &key)) > 0) {
 		bool is_name = !strcmp(key, "name"), is_value = !strcmp(key, "value");
 
-		r = is_name || is_value ? pull_text(j->p, true, &text, &len)
+		r = is_name || is_value ? pull_text(j->p, is_value, &text, &len)
 					: pull_value(j->p, NULL);
 		if (!r && is_name && len < sizeof(name)) {
 			memcpy(name, text, len);

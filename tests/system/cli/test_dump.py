@@ -347,6 +347,38 @@ def test_names_survive_both_forms(ws, empty):
         m.umount()
 
 
+def test_names_of_extended_attributes(ws, empty):
+    names = ["user.%41", "user.a b", 'user."\\', "user.\u2603\U0001f600\x7f\x80\uffff", "user.\x01", "user.%FF"]
+    vol = ws.volume()
+    m = vol.mount()
+    write(m / "f", b"")
+    for n in names:
+        os.setxattr(m / "f", n, n.encode())
+    m.umount()
+    # JuiceFS takes these strings as they are.
+    entry = json.loads(dump(ws, vol.url))["FSTree"]["entries"]["f"]
+    assert sorted(x["name"] for x in entry["xattrs"]) == sorted(names)
+    for form in ("", "--binary"):
+        url = empty("sqlite3")
+        dumped = dump(ws, vol.url, *form.split())
+        assert form or dumped.isascii()
+        load(ws, url, dumped)
+        other = attach(ws, url, vol.name, vol.bucket)
+        other.name, other.fixture_name = vol.name, None
+        m = other.mount("ro")
+        assert {n: os.getxattr(m / "f", n) for n in os.listxattr(m / "f")} == {n: n.encode() for n in names}
+        m.umount()
+    # One that is not UTF-8 makes JuiceFS refuse a binary dump: it gets another name.
+    vol.sql("UPDATE jfs_xattr SET name = CAST(? AS TEXT) WHERE name = ?", b"user.\xff\xc3", names[0])
+    for form in ("", "--binary"):
+        path = ws.path("odd" + form)
+        r = ws.run("cachefs", "dump", *form.split(), vol.url, path, check=True)
+        assert "not UTF-8" in r.stderr and "user.%FF%C3" in r.stderr, r.stderr
+        dumped = path.read_bytes()
+        assert b"user.%FF%C3" in dumped and b"user.\xff\xc3" not in dumped
+        load(ws, empty("sqlite3"), dumped)
+
+
 def test_secrets_stay_out_unless_asked_for(ws):
     vol = ws.fixture("enc")
     for form in ((), ("--binary",)):

@@ -291,7 +291,8 @@ def test_backup_of_cachefs_is_loaded_by_juicefs(ws, juice, vol):
     (mnt / "text").mkdir()
     for i in range(300):
         write(mnt / "text" / ("%03d" % i + "文" * (i % 80)), b"")
-        os.setxattr(mnt / "text", "user.%03d" % i, ("x" * (i % 7) + "\U0001f600" * 40).encode())
+        name = "user.%03d%%41 " % i + "\U0001f600文" * (i % 30)
+        os.setxattr(mnt / "text", name, ("x" * (i % 7) + "\U0001f600" * 40).encode())
     fill(ws, mnt)
     want = manifest(ws, mnt)
     name = test_backup.latest_with(vol, "y2106")

@@ -67,6 +67,9 @@ def test_xattr_limits(mnt):
         os.setxattr(mnt / "f", "user.big", b"x" * 65537)
     with fails("ERANGE"):
         os.setxattr(mnt / "f", "user." + "n" * 251, b"")
+    for name in (b"user.\xff", b"user.\xed\xa0\x80", b"user.\xe6\x96"):  # as PostgreSQL and MySQL say it
+        with fails("EINVAL"):
+            os.setxattr(mnt / "f", name, b"")
     os.setxattr(mnt / "f", "user.ten", b"0123456789")
     buf = ctypes.create_string_buffer(9)
     assert libc.getxattr(os.fsencode(mnt / "f"), b"user.ten", buf, 9) == -1

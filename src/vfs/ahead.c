@@ -40,7 +40,7 @@ static int collect(void *arg, const struct cfs_dirent *e)
 	return l && !listing_add(l, e->name, e->name_len, e->entry.ino);
 }
 
-static struct cfs_ctx ahead_ctx(const struct cfs_vfs *v)
+struct cfs_ctx ahead_ctx(const struct cfs_vfs *v)
 {
 	return cfs_ctx_internal(CFS_MIN(v->conf.io_timeout_ms, (uint64_t)TIMEOUT_MS));
 }

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Directory listings. A handle has one page of entries, which may be dropped while it is not in
- * use, and positions in the directory from which pages can be read: those behind the last two
- * replies, and the beginnings of some earlier pages, so that seekdir(3) starts from a near one.
+ * Directory listings. A handle has one part of the entries, whose page may be dropped while it is
+ * not in use, the part behind it while that is read ahead, and positions in the directory from
+ * which parts can be read: those behind the last two replies, and the beginnings of some earlier
+ * parts, so that seekdir(3) starts from a near one.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "vfs-internal.h"
 
 #define N_DOTS	     2
-#define PAGE_ENTRIES 4000 /* each page is a wait for the database */
-#define PAGE_FEW     250  /* of a page that was dropped and is read again */
+#define PART_ENTRIES 4000 /* each part is a wait for the database */
+#define PART_FEW     250  /* of a part whose page was dropped and is read again */
 #define MARKS	     64
 #define TAIL	     128
 #define STALE_MS     1000 /* oldest page that attributes are taken from when nothing may be cached */
@@ -28,12 +30,10 @@ struct dir {
 	/* The kernel reads a handle from one thread at a time; others are refused. */
 	_Atomic bool busy;
 
-	unsigned n_fixed; /* entries before those of the pages: ".", "..", special files */
-	uint64_t first;	  /* index of the page's first entry; the fixed ones are not counted */
-	struct dirpage page;
-	bool loaded, last, attrs; /* loaded: was read, even if it was dropped since */
-	uint64_t seq, read_ms;	  /* cache_seq() and clock from before the page was read */
-	struct cfs_cursor end;	  /* behind the page */
+	unsigned n_fixed;    /* entries before those of the pages: ".", "..", special files */
+	struct dirpart part; /* its indexes do not count the fixed ones */
+	struct dirpart_ahead *next; /* NULL: the next part is not read ahead */
+	bool no_ahead;		    /* reading ahead failed, or was in vain */
 
 	/* The directory's record in dircache.h. NULL: the kernel does not keep its listing. */
 	struct dircache_dir *cached;
@@ -87,7 +87,7 @@ static struct dir *dir_new(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino
 		return NULL;
 	d->ino = ino;
 	d->n_fixed = N_DOTS;
-	d->stride = PAGE_ENTRIES;
+	d->stride = PART_ENTRIES;
 	while (ino == v->conf.root && special_listed(v, ctx, d->n_fixed - N_DOTS, &e))
 		d->n_fixed++;
 	return d;
@@ -138,8 +138,9 @@ static void dir_free(struct cfs_vfs *v, struct dir *d)
 {
 	dircache_close(&v->dircache, d->cached, &d->pass);
 	dircache_free_names(&v->dircache, d->skipped, d->n_skipped);
-	dirpage_take(&v->dirpages, &d->page);
-	dirpage_drop(&v->dirpages, &d->page);
+	dirpart_abandon(d->next);
+	dirpage_take(&v->dirpages, &d->part.page);
+	dirpage_drop(&v->dirpages, &d->part.page);
 	if (d->positions_own)
 		free(d->positions);
 	else
@@ -179,21 +180,7 @@ int cfs_vfs_fsyncdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	return r;
 }
 
-/* ---- pages ---- */
-
-struct collecting {
-	struct cfs_vfs *v;
-	struct dir *d;
-	bool full;
-};
-
-static int collect(void *arg, const struct cfs_dirent *e)
-{
-	struct collecting *c = arg;
-
-	c->full = !dirpage_add(&c->v->dirpages, &c->d->page, e, c->d->attrs);
-	return c->full;
-}
+/* ---- parts ---- */
 
 static void add_mark(struct dir *d, uint64_t index, const void *cursor, size_t len)
 {
@@ -223,32 +210,38 @@ static void add_mark(struct dir *d, uint64_t index, const void *cursor, size_t l
 }
 
 /*
- * Reads the page of at most `size` entries behind `cursor`. index: of its first entry. Attributes
- * are read if attrs is set and the page has entry `wanted`.
+ * Reads the part of at most `size` entries behind `cursor`. index: of its first entry. Attributes
+ * are read if attrs is set and the part has entry `wanted`.
  */
-static int load_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t index,
+static int load_part(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t index,
 		     const struct cfs_cursor *cursor, size_t size, bool attrs, uint64_t wanted)
 {
-	struct collecting c = {v, d, false};
-	int r;
-
-	d->end = *cursor;
-	dirpage_clear(&v->dirpages, &d->page);
-	d->first = index;
-	d->loaded = false;
-	d->attrs = attrs && wanted < index + size;
-	d->seq = cache_seq(&v->cache);
-	d->read_ms = cfs_now_ms();
+	dirpart_abandon(d->next);
+	d->next = NULL;
 	if (index)
 		add_mark(d, index, cursor->key, cursor->len);
-	r = cfs_meta_readdir(v->conf.meta, ctx, d->ino, d->attrs, size, &d->end, collect, &c);
-	if (r < 0)
-		return r;
-	if (c.full && !d->page.n)
-		return -ENOMEM;
-	d->last = r == 1;
-	d->loaded = true;
-	return 0;
+	return dirpart_read(v, ctx, d->ino, &d->part, index, cursor, size,
+			    attrs && wanted < index + size);
+}
+
+/* Goes on to the part behind the one that is loaded. */
+static int load_next(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, bool attrs,
+		     uint64_t wanted)
+{
+	uint64_t first = d->part.first + d->part.page.n;
+	struct cfs_cursor cursor = d->part.end;
+	struct dirpart_ahead *next = d->next;
+	struct dirpart part;
+
+	d->next = NULL;
+	if (next && dirpart_finish(v, ctx, next, &part)) {
+		add_mark(d, first, cursor.key, cursor.len);
+		dirpage_drop(&v->dirpages, &d->part.page);
+		d->part = part;
+		return 0;
+	}
+	d->no_ahead |= next != NULL;
+	return load_part(v, ctx, d, first, &cursor, PART_ENTRIES, attrs, wanted);
 }
 
 /* The last known position at or before entry `index`. Returns the index of the entry behind it. */
@@ -283,32 +276,33 @@ static uint64_t hash_entry(const struct dirpage_entry *p)
 }
 
 /*
- * The page was read from a position within the last reply, to continue at entry `index` of that
+ * The part was read from a position within the last reply, to continue at entry `index` of that
  * reply. Some entries between both may have been removed. Those that are left are the first ones of
- * the page.
+ * the part.
  */
-static void align_page(struct dir *d, uint64_t index)
+static void align_part(struct dir *d, uint64_t index)
 {
-	const uint32_t *tail = d->tail + (d->first - d->tail_first);
-	uint32_t left, n = (uint32_t)(index - d->first), hash, i;
+	const uint32_t *tail = d->tail + (d->part.first - d->tail_first);
+	uint32_t left, n = (uint32_t)(index - d->part.first), hash, i;
 
-	for (left = 0; left < d->page.n && left < n; left++) {
-		hash = (uint32_t)hash_entry(dirpage_get(&d->page, left));
+	for (left = 0; left < d->part.page.n && left < n; left++) {
+		hash = (uint32_t)hash_entry(dirpage_get(&d->part.page, left));
 		for (i = 0; i < n && tail[i] != hash; i++)
 			;
 		if (i == n)
 			break;
 	}
-	d->first = index - left;
+	d->part.first = index - left;
 }
 
 static bool has_entry(const struct dir *d, uint64_t index)
 {
-	return d->page.n_chunks && index >= d->first && index < d->first + d->page.n;
+	return d->part.page.n_chunks && index >= d->part.first &&
+	       index < d->part.first + d->part.page.n;
 }
 
-/* Makes the page the one that holds entry `index`. 1: the directory ends before it. */
-static int seek_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t index,
+/* Makes the part the one that holds entry `index`. 1: the directory ends before it. */
+static int seek_part(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t index,
 		     bool attrs)
 {
 	struct cfs_cursor cursor;
@@ -316,24 +310,22 @@ static int seek_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d
 	bool dropped;
 	int r;
 
-	if (d->loaded && has_entry(d, index))
+	if (d->part.loaded && has_entry(d, index))
 		return 0;
-	if (!d->loaded || index < d->first + d->page.n) {
-		dropped = d->loaded && !d->page.n_chunks;
+	if (!d->part.loaded || index < d->part.first + d->part.page.n) {
+		dropped = d->part.loaded && !d->part.page.n_chunks;
 		first = find_position(d, index, &cursor);
-		r = load_page(v, ctx, d, first, &cursor, dropped ? PAGE_FEW : PAGE_ENTRIES, attrs,
+		r = load_part(v, ctx, d, first, &cursor, dropped ? PART_FEW : PART_ENTRIES, attrs,
 			      index);
 		if (r < 0)
 			return r;
 		if (first >= d->tail_first && index < d->tail_first + d->n_tail)
-			align_page(d, index);
+			align_part(d, index);
 	}
 	while (!has_entry(d, index)) {
-		if (d->last)
+		if (d->part.last)
 			return 1;
-		cursor = d->end;
-		first = d->first + d->page.n;
-		r = load_page(v, ctx, d, first, &cursor, PAGE_ENTRIES, attrs, index);
+		r = load_next(v, ctx, d, attrs, index);
 		if (r < 0)
 			return r;
 	}
@@ -347,7 +339,7 @@ static bool is_current(struct cfs_vfs *v, const struct dir *d, const struct dirp
 	uint64_t limit = v->conf.attr_timeout_ms ? v->conf.attr_timeout_ms : STALE_MS;
 	struct vnode *n;
 
-	if (age_ms >= limit || cache_changed_since(&v->cache, p->ino, d->seq))
+	if (age_ms >= limit || cache_changed_since(&v->cache, p->ino, d->part.seq))
 		return false;
 	n = vnode_find(v, p->ino);
 	vnode_put(n);
@@ -368,7 +360,8 @@ static uint64_t offset_of(const struct dir *d, uint32_t sequence, uint64_t n)
 static int deliver(struct cfs_vfs *v, struct dir *d, uint64_t index, uint64_t age_ms, bool attrs,
 		   cfs_vfs_dirent_fn fn, void *arg, bool *ret_any)
 {
-	const struct dirpage_entry *p = dirpage_get(&d->page, (uint32_t)(index - d->first));
+	const struct dirpage_entry *p =
+		dirpage_get(&d->part.page, (uint32_t)(index - d->part.first));
 	uint64_t hash = hash_entry(p);
 	struct cfs_vfs_entry entry;
 	struct cfs_vfs_dirent e = {
@@ -382,7 +375,7 @@ static int deliver(struct cfs_vfs *v, struct dir *d, uint64_t index, uint64_t ag
 		return 0;
 	e.next_off = offset_of(d, dircache_add_name(&v->dircache, d->cached, &d->pass, index, hash),
 			       index + 1);
-	if (attrs && d->attrs && is_current(v, d, p, age_ms)) {
+	if (attrs && d->part.attrs && is_current(v, d, p, age_ms)) {
 		entry.ino = e.ino;
 		entry.attr = p->attr;
 		entry.attr_ms = time_left(v->conf.attr_timeout_ms, age_ms);
@@ -438,10 +431,10 @@ static void save_position(struct dir *d, uint64_t from, uint64_t index)
 	d->tail_first = from;
 	d->n_tail = index - from <= TAIL ? (uint32_t)(index - from) : 0;
 	for (i = 0; i < d->n_tail; i++) {
-		p = dirpage_get(&d->page, (uint32_t)(from + i - d->first));
+		p = dirpage_get(&d->part.page, (uint32_t)(from + i - d->part.first));
 		d->tail[i] = (uint32_t)hash_entry(p);
 	}
-	p = dirpage_get(&d->page, (uint32_t)(index - d->first - 1));
+	p = dirpage_get(&d->part.page, (uint32_t)(index - d->part.first - 1));
 	if (d->positions)
 		cfs_handoff_set_position(d->positions, index, p->text + p->name_len, p->after_len);
 }
@@ -456,7 +449,7 @@ static void restart(struct cfs_vfs *v, struct dir *d)
 	dircache_free_names(&v->dircache, d->skipped, d->n_skipped);
 	d->skipped = NULL;
 	d->n_skipped = 0;
-	d->loaded = false;
+	d->part.loaded = false;
 	d->n_marks = d->n_tail = 0;
 	if (d->positions)
 		cfs_handoff_rewind(d->positions);
@@ -499,25 +492,28 @@ static int list(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uin
 	if (off < d->n_fixed && deliver_fixed(v, ctx, d, off, fn, arg))
 		return 0;
 	index = off < d->n_fixed ? 0 : find_place(v, d, sequence, off - d->n_fixed);
-	/* One page per call at most: the kernel may come back for any offset of what it was given.
+	/* One part per call at most: the kernel may come back for any offset of what it was given.
 	 */
 	do {
-		r = seek_page(v, ctx, d, index, attrs);
+		r = seek_part(v, ctx, d, index, attrs);
 		if (r < 0)
 			return r;
 		if (r == 1) {
 			dircache_end(&v->dircache, d->cached, &d->pass, index, cfs_now_ms());
-			dirpage_drop(&v->dirpages, &d->page);
+			dirpage_drop(&v->dirpages, &d->part.page);
 			return 0;
 		}
-		age_ms = cfs_now_ms() - d->read_ms;
+		age_ms = cfs_now_ms() - d->part.read_ms;
 		any = false;
 		from = index;
-		while (index < d->first + d->page.n &&
+		while (index < d->part.first + d->part.page.n &&
 		       !deliver(v, d, index, age_ms, attrs, fn, arg, &any))
 			index++;
-	} while (!any && index == d->first + d->page.n);
+	} while (!any && index == d->part.first + d->part.page.n);
 	save_position(d, from, index);
+	/* A reader that has come back for more will read the part to its end. */
+	if (from > d->part.first && !d->next && !d->part.last && !d->no_ahead)
+		d->next = dirpart_begin(v, d->ino, &d->part, PART_ENTRIES);
 	return 0;
 }
 
@@ -552,9 +548,9 @@ int cfs_vfs_readdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, u
 	if (atomic_exchange(&h->dir->busy, true))
 		return -EBUSY;
 	ensure_positions(v, h->dir, fh);
-	dirpage_take(&v->dirpages, &h->dir->page);
+	dirpage_take(&v->dirpages, &h->dir->part.page);
 	r = list(v, ctx, h->dir, off, attrs, fn, arg);
-	dirpage_put(&v->dirpages, &h->dir->page);
+	dirpage_put(&v->dirpages, &h->dir->part.page);
 	atomic_store(&h->dir->busy, false);
 	return r;
 }

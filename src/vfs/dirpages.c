@@ -140,6 +140,16 @@ void dirpage_put(struct dirpages *all, struct dirpage *p)
 	pthread_mutex_unlock(&all->lock);
 }
 
+bool dirpages_have_room(struct dirpages *all, const struct dirpage *p)
+{
+	uint64_t size = 0;
+	unsigned i;
+
+	for (i = 0; i < p->n_chunks; i++)
+		size += p->chunk[i].size;
+	return atomic_load(&all->bytes) + size <= all->max;
+}
+
 void dirpage_clear(struct dirpages *all, struct dirpage *p)
 {
 	dirpage_drop(all, p);

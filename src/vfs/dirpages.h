@@ -59,6 +59,9 @@ void dirpages_fini(struct dirpages *all); /* all pages are dropped */
 void dirpage_take(struct dirpages *all, struct dirpage *p);
 void dirpage_put(struct dirpages *all, struct dirpage *p); /* makes it idle */
 
+/* Whether another page as large as this one fits without dropping any. */
+bool dirpages_have_room(struct dirpages *all, const struct dirpage *p);
+
 /* The functions below are for a page in use. */
 void dirpage_drop(struct dirpages *all, struct dirpage *p);
 void dirpage_clear(struct dirpages *all, struct dirpage *p);

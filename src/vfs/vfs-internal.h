@@ -12,6 +12,7 @@
 #include "cache.h"
 #include "dircache.h"
 #include "dirpages.h"
+#include "dirpart.h"
 #include "newdirs.h"
 #include "tree.h"
 
@@ -450,6 +451,7 @@ static inline bool lock_lost(const struct handle *h)
 }
 
 /* ahead.c */
+struct cfs_ctx ahead_ctx(const struct cfs_vfs *v); /* of calls that read ahead */
 int ahead_start(struct cfs_vfs *v);
 /* Waits for the metadata calls that are under way. No file may be opened any more. */
 void ahead_stop(struct cfs_vfs *v);

@@ -88,6 +88,120 @@ static void listing_sees_every_lasting_entry_once(void **state)
 	free(w);
 }
 
+static pthread_t reader;
+static int reader_calls;
+static _Atomic int ahead_calls, ahead_err;
+static atomic_bool ahead_blocked;
+
+/* Only the thread that reads ahead. */
+static int fail_or_block(void)
+{
+	if (pthread_equal(pthread_self(), reader)) {
+		reader_calls++;
+		return 0;
+	}
+	atomic_fetch_add(&ahead_calls, 1);
+	while (atomic_load(&ahead_blocked))
+		sched_yield();
+	return atomic_load(&ahead_err);
+}
+
+static uint64_t open_read_ahead(struct walk *w, int err, bool blocked)
+{
+	uint64_t fh;
+
+	reader = pthread_self();
+	reader_calls = 0;
+	atomic_store(&ahead_calls, 0);
+	atomic_store(&ahead_err, err);
+	atomic_store(&ahead_blocked, blocked);
+	start(1000, 0);
+	fill_engine(FILES);
+	meta.during_readdir = fail_or_block;
+	fh = open_root();
+	list_some(fh, w, 100);
+	assert_int_equal(atomic_load(&ahead_calls), 0);
+	list_some(fh, w, 100);
+	while (!atomic_load(&ahead_calls))
+		sched_yield();
+	return fh;
+}
+
+static void read_to_the_end(uint64_t fh, struct walk *w)
+{
+	int i;
+
+	while (list_some(fh, w, 100))
+		;
+	for (i = 0; i < FILES; i++)
+		assert_int_equal(w->seen[i], 1);
+}
+
+/* Without it: a program that lists a large directory waits for the database again and again. */
+static void next_part_is_read_ahead(void **state)
+{
+	struct walk *w = calloc(1, sizeof(*w));
+	uint64_t fh = open_read_ahead(w, 0, false);
+
+	read_to_the_end(fh, w);
+	assert_int_equal(reader_calls, 1);
+	assert_int_equal(atomic_load(&ahead_calls), 1);
+	close_dir(fh);
+	free(w);
+}
+
+/* Without it: a listing lacks names, or fails, when reading ahead failed. */
+static void failed_read_ahead_is_repeated(void **state)
+{
+	struct walk *w = calloc(1, sizeof(*w));
+	uint64_t fh = open_read_ahead(w, -EIO, false);
+
+	read_to_the_end(fh, w);
+	assert_int_equal(reader_calls, 2);
+	assert_int_equal(atomic_load(&ahead_calls), 1);
+	close_dir(fh);
+	free(w);
+}
+
+/* Without it: closing or rewinding waits for a database that does not answer, or memory is lost. */
+static void nobody_waits_for_an_unwanted_part(void **state)
+{
+	struct walk *w = calloc(1, sizeof(*w));
+	uint64_t fh = open_read_ahead(w, 0, true);
+
+	memset(w, 0, sizeof(*w));
+	list_some(fh, w, 3000);
+	close_dir(fh);
+	fh = open_root();
+	w->off = 0;
+	list_some(fh, w, 100);
+	close_dir(fh);
+	atomic_store(&ahead_blocked, false);
+	free(w);
+}
+
+/* Without it: a listing waits for longer than any other operation may. */
+static void a_late_part_is_waited_for_until_the_deadline(void **state)
+{
+	struct walk *w = calloc(1, sizeof(*w));
+	uint64_t fh = open_read_ahead(w, 0, true), off;
+	struct cfs_ctx c = ctx();
+
+	do {
+		off = w->off;
+		list_some(fh, w, 100);
+	} while (w->last < 3999);
+	assert_true(off != w->off);
+	c.deadline = cfs_deadline_in(50);
+	w->budget = 100;
+	assert_int_equal(cfs_vfs_readdir(vfs, &c, fh, w->off, true, take, w), 0);
+	assert_true(cfs_deadline_passed(c.deadline));
+	atomic_store(&ahead_blocked, false);
+	read_to_the_end(fh, w);
+	close_dir(fh);
+	free(w);
+}
+
 /* Without it: programs that use telldir and seekdir read the wrong entries. */
 static void listing_goes_back_to_any_offset(void **state)
 {
@@ -524,6 +638,10 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(listing_sees_every_lasting_entry_once, stop),
+		cmocka_unit_test_teardown(next_part_is_read_ahead, stop),
+		cmocka_unit_test_teardown(failed_read_ahead_is_repeated, stop),
+		cmocka_unit_test_teardown(nobody_waits_for_an_unwanted_part, stop),
+		cmocka_unit_test_teardown(a_late_part_is_waited_for_until_the_deadline, stop),
 		cmocka_unit_test_teardown(listing_goes_back_to_any_offset, stop),
 		cmocka_unit_test_teardown(listing_goes_on_where_another_handle_was, stop),
 		cmocka_unit_test_teardown(offsets_are_alike_only_for_equal_names, stop),

@@ -180,8 +180,11 @@ int cfs_meta_readdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t di
 	struct cfs_cursor after;
 	char name[16];
 	size_t n = 0;
-	int i = 0;
+	int i = 0, r = meta.during_readdir ? meta.during_readdir() : 0;
 
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&meta.lock);
 	meta.calls++;
 	if ((int)limit > meta.max_limit)
 		meta.max_limit = (int)limit;
@@ -200,10 +203,11 @@ int cfs_meta_readdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t di
 		memcpy(after.key, &(int){i + 1}, sizeof(i));
 		e.after = &after;
 		if (fn(arg, &e))
-			return 0;
+			break;
 		*cursor = after;
 		n++;
 	}
+	pthread_mutex_unlock(&meta.lock);
 	return i >= FILES;
 }
 
@@ -649,7 +653,7 @@ void vfs_abandon(void)
 
 int make_pool(void **state)
 {
-	return cfs_pool_create(8 << 20, &pool);
+	return cfs_pool_create(64 << 20, &pool);
 }
 
 int free_pool(void **state)

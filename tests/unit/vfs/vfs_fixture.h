@@ -39,6 +39,7 @@ extern struct engine {
 	void (*during_lookup)(void);
 	void (*after_unlink)(void);
 	void (*during_close)(void);
+	int (*during_readdir)(void); /* returns an error of the listing, or 0 */
 } meta;
 
 /* One length for all files. */

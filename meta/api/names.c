@@ -280,9 +280,9 @@ static int charge_new_inode(struct cfs_meta *m, const struct cfs_ctx *ctx,
 	return cfs_quotas_reserve(m->quotas, ctx, &charge, ret);
 }
 
-/* Called after the checks. fn: the engine's mknod or make_unnamed. */
+/* Called after the checks. */
 static int make_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
-		      cfs_engine_mknod_fn *fn, struct cfs_entry *ret)
+		      struct cfs_entry *ret)
 {
 	struct cfs_usage usage = {0};
 	struct cfs_reservation reserved;
@@ -298,7 +298,7 @@ static int make_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, const struc
 	if (rc)
 		return rc;
 	cfs_quotas_begin(m->quotas);
-	rc = fn(m->eng, ctx, req, ino, ret, &usage);
+	rc = m->eng->ops->mknod(m->eng, ctx, req, ino, ret, &usage);
 	cfs_quotas_end_reserved(m->quotas, ctx, 0, &reserved, rc ? NULL : &usage);
 	if (rc == -EEXIST)
 		cfs_dirtimes_show(m, ctx, ret->ino, &ret->attr);
@@ -316,7 +316,7 @@ static int do_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct 
 	if (!rc && req->type == CFS_TYPE_SYMLINK)
 		rc = check_target(req);
 	if (!rc)
-		rc = make_inode(m, ctx, req, m->eng->ops->mknod, ret);
+		rc = make_inode(m, ctx, req, ret);
 	if (rc)
 		return rc;
 	if (req->type == CFS_TYPE_DIR)
@@ -347,7 +347,7 @@ static int do_make_unnamed(struct cfs_meta *m, const struct cfs_ctx *ctx,
 		rc = -EPERM;
 	if (!rc)
 		rc = cfs_core_check_acl(m, ctx, req->parent, W_OK | X_OK);
-	return rc ? rc : make_inode(m, ctx, req, m->eng->ops->make_unnamed, ret);
+	return rc ? rc : make_inode(m, ctx, req, ret);
 }
 
 int cfs_meta_make_unnamed(struct cfs_meta *m, const struct cfs_ctx *ctx,
@@ -373,39 +373,41 @@ static int charge_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 	return cfs_quotas_reserve(m->quotas, ctx, &charge, ret);
 }
 
-static int do_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
-		   const char *name, size_t len, cfs_engine_link_fn *fn, struct cfs_attr *ret)
+static int do_link(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_engine_link *req,
+		   struct cfs_attr *ret)
 {
 	struct cfs_usage usage = {0};
 	struct cfs_reservation reserved = {0};
-	int rc = check_new_name(m, ctx, parent, name, len);
+	int rc = check_new_name(m, ctx, req->parent, req->name, req->len);
 
 	if (!rc)
-		rc = charge_link(m, ctx, ino, parent, &reserved);
+		rc = charge_link(m, ctx, req->ino, req->parent, &reserved);
 	if (rc)
 		return rc;
 	cfs_quotas_begin(m->quotas);
-	rc = fn(m->eng, ctx, ino, parent, name, len, ret, &usage);
+	rc = m->eng->ops->link(m->eng, ctx, req, ret, &usage);
 	cfs_quotas_end_reserved(m->quotas, ctx, 0, &reserved, rc ? NULL : &usage);
 	if (!rc)
-		cfs_dirtimes_changed(m, ctx, parent, NULL);
+		cfs_dirtimes_changed(m, ctx, req->parent, NULL);
 	return rc;
 }
 
 int cfs_meta_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		  const char *name, size_t name_len, struct cfs_attr *ret)
 {
-	return (int)CFS_CALL(
-		c, m, CFS_META_OP_link, ctx,
-		do_link(m, c.ctx, ino, parent, name, name_len, m->eng->ops->link, ret));
+	struct cfs_engine_link req = {ino, parent, name, name_len, 0};
+
+	return (int)CFS_CALL(c, m, CFS_META_OP_link, ctx, do_link(m, c.ctx, &req, ret));
 }
 
 int cfs_meta_link_unnamed(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			  cfs_ino_t parent, const char *name, size_t name_len, struct cfs_attr *ret)
 {
-	return (int)CFS_CALL(
-		c, m, CFS_META_OP_link, ctx,
-		do_link(m, c.ctx, ino, parent, name, name_len, m->eng->ops->link_unnamed, ret));
+	struct cfs_engine_link req = {ino, parent, name, name_len, cfs_host_sid(&m->host)};
+
+	if (!req.sid)
+		return -ENOENT;
+	return (int)CFS_CALL(c, m, CFS_META_OP_link, ctx, do_link(m, c.ctx, &req, ret));
 }
 
 /* ---- removing ---- */

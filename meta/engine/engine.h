@@ -136,17 +136,19 @@ typedef int (*cfs_engine_quota_fn)(void *arg, const struct cfs_quota *q);
 #define CFS_CTX const struct cfs_ctx *ctx
 #define CFS_ENG struct cfs_engine *e
 
-/* For an inode with a name, and for one without. */
-typedef int cfs_engine_mknod_fn(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_t ino,
-				struct cfs_entry *ret, struct cfs_usage *ret_usage);
 /* The result of one commit of a group, as commit_slice returns it. */
 struct cfs_committed {
 	int err;
 	unsigned records;
 	struct cfs_usage usage;
 };
-typedef int cfs_engine_link_fn(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_ino_t parent, const char *name,
-			       size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage);
+
+struct cfs_engine_link {
+	cfs_ino_t ino, parent;
+	const char *name;
+	size_t len;
+	uint64_t sid; /* the session that keeps the inode without a name; 0: it has a name */
+};
 
 struct cfs_engine_ops {
 	const char *name; /* "sqlite3" */
@@ -240,9 +242,19 @@ struct cfs_engine_ops {
 	 * Operations on names update the times of a directory only with its nlink. Otherwise they
 	 * do not write its record, and the core stores the times by touch_dirs.
 	 */
-	/* ino: allocated by the core. -EEXIST: *ret is the existing entry. */
-	cfs_engine_mknod_fn *mknod;
-	cfs_engine_link_fn *link;
+	/*
+	 * ino: allocated by the core. -EEXIST: *ret is the existing entry. Without a name: as
+	 * cfs_meta_make_unnamed; adds a sustained entry of this session instead.
+	 */
+	int (*mknod)(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_t ino,
+		     struct cfs_entry *ret, struct cfs_usage *ret_usage);
+	/*
+	 * With req->sid as cfs_meta_link_unnamed. Removes the sustained entry in the same
+	 * transaction, because JuiceFS deletes the sustained inodes of a dead session without
+	 * checking their links.
+	 */
+	int (*link)(CFS_ENG, CFS_CTX, const struct cfs_engine_link *req, struct cfs_attr *ret,
+		    struct cfs_usage *ret_usage);
 	/* unlink and rmdir */
 	int (*remove)(CFS_ENG, CFS_CTX, const struct cfs_engine_remove *req,
 		      struct cfs_removed *ret, struct cfs_usage *ret_usage);
@@ -259,13 +271,6 @@ struct cfs_engine_ops {
 	int (*trash_dir)(CFS_ENG, CFS_CTX, const char *name, cfs_ino_t *ret,
 			 struct cfs_usage *ret_usage);
 	int (*each_parent)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_engine_parent_fn fn, void *arg);
-	/* As cfs_meta_make_unnamed: adds a sustained entry of this session instead of a name. */
-	cfs_engine_mknod_fn *make_unnamed;
-	/*
-	 * As cfs_meta_link_unnamed. Removes the sustained entry in the same transaction, because
-	 * JuiceFS deletes the sustained inodes of a dead session without checking their links.
-	 */
-	cfs_engine_link_fn *link_unnamed;
 
 	/* -- data -- */
 	/* *ret: the malloc'ed records; returns their number. */
@@ -506,7 +511,6 @@ extern const struct cfs_engine_ops cfs_engine_sqlite;
 	X(create) X(upgrade) X(get_setting) X(put_setting) X(destroy) X(add_counter) \
 	X(get_counters) X(clock) X(claim_job) X(new_session) X(refresh_session) X(resume_session) \
 	X(clean_session) X(each_session) X(getattr) X(readlink) X(trash_dir) X(each_parent) \
-	X(make_unnamed) X(link_unnamed) \
 	X(read_chunk) X(open_file) X(read_heads) X(find_commit) X(truncate) X(fallocate) X(copy_range) X(compact_chunk) \
 	X(end_sustained) X(each_delfile) X(delete_chunk) X(drop_delfile) X(each_dead_slice) X(orphan_slice) \
 	X(drop_slice) X(expire_delayed) X(getxattr) X(listxattr) X(setxattr) \

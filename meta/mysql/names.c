@@ -75,9 +75,11 @@ int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 		   cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage)
 {
 	struct mknod a = {.req = req, .ino = ino};
-	int r = mysql_batch(sql_db(e), ctx, CFS_META_OP_mknod, mknod_once, mknod_applied, &a,
-			    sizeof(a));
+	int r = 0;
 
+	if (req->name_len)
+		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_mknod, mknod_once, mknod_applied, &a,
+				sizeof(a));
 	if (!r)
 		return sql_op_mknod(e, ctx, req, ino, ret, ret_usage);
 	if (r < 0)
@@ -94,9 +96,7 @@ int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 /* ---- link ---- */
 
 struct link {
-	cfs_ino_t ino, parent;
-	const char *name;
-	size_t len;
+	const struct cfs_engine_link *req;
 	struct cfs_attr attr, dir;
 };
 
@@ -106,24 +106,25 @@ static int link_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 	struct link *a = arg;
 	struct cfs_attr *t = &a->attr;
 	int64_t none;
-	int r = mysql_get_dir(m, a->parent, &a->dir);
+	int r = mysql_get_dir(m, a->req->parent, &a->dir);
 
 	if (!r)
-		r = sql_get_node(&m->sql, a->ino, false, t);
+		r = sql_get_node(&m->sql, a->req->ino, false, t);
 	if (r)
 		return r == -ENOENT ? 0 : r;
-	if (cfs_rules_add_entry(ctx, a->parent, &a->dir) || t->type == CFS_TYPE_DIR ||
+	if (cfs_rules_add_entry(ctx, a->req->parent, &a->dir) || t->type == CFS_TYPE_DIR ||
 	    (t->flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND)) || !t->nlink ||
 	    cfs_ino_is_trash(t->parent)) {
-		cfs_optimistic_dir_forget(db->optimistic, a->parent);
+		cfs_optimistic_dir_forget(db->optimistic, a->req->parent);
 		return 0;
 	}
 	r = mysql_batch_run(m, MYSQL_BATCH_link, &none, 1,
-			    SQL_PARAMS(SQL_I(a->parent), SQL_I(a->ino), SQL_I(t->type),
+			    SQL_PARAMS(SQL_I(a->req->parent), SQL_I(a->req->ino), SQL_I(t->type),
 				       SQL_I(sql_us(ctx->now)), SQL_I(sql_sub_us(ctx->now)),
-				       MYSQL_STILL(t), SQL_B(a->name, a->len), MYSQL_DIR(&a->dir)));
+				       MYSQL_STILL(t), SQL_B(a->req->name, a->req->len),
+				       MYSQL_DIR(&a->dir)));
 	if (r <= 0)
-		cfs_optimistic_dir_forget(db->optimistic, a->parent);
+		cfs_optimistic_dir_forget(db->optimistic, a->req->parent);
 	return r;
 }
 
@@ -131,29 +132,32 @@ static int link_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *a
 {
 	const struct link *a = arg;
 	struct sql_edge edge;
-	int r = sql_get_edge(&m->sql, a->parent, a->name, a->len, &edge);
+	int r = sql_get_edge(&m->sql, a->req->parent, a->req->name, a->req->len, &edge);
 
 	if (r)
 		return r == -ENOENT ? 0 : r;
-	return edge.ino == a->ino;
+	return edge.ino == a->req->ino;
 }
 
-int mysql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
-		  const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+int mysql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		  const struct cfs_engine_link *req, struct cfs_attr *ret,
+		  struct cfs_usage *ret_usage)
 {
-	struct link a = {.ino = ino, .parent = parent, .name = name, .len = len};
-	int r = mysql_batch(sql_db(e), ctx, CFS_META_OP_link, link_once, link_applied, &a,
-			    sizeof(a));
+	struct link a = {.req = req};
+	int r = 0;
 
+	if (!req->sid)
+		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_link, link_once, link_applied, &a,
+				sizeof(a));
 	if (!r)
-		return sql_op_link(e, ctx, ino, parent, name, len, ret, ret_usage);
+		return sql_op_link(e, ctx, req, ret, ret_usage);
 	if (r < 0)
 		return r;
 	a.attr.nlink++;
 	a.attr.parent = 0;
 	a.attr.ctime = ctx->now;
 	*ret = a.attr;
-	cfs_usage_linked(ret_usage, parent, &a.attr);
+	cfs_usage_linked(ret_usage, req->parent, &a.attr);
 	return 0;
 }
 

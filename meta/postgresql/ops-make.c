@@ -286,6 +286,8 @@ int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cf
 	struct make a = {.req = req, .ino = ino, .ret = ret};
 	int r;
 
+	if (!req->name_len)
+		return sql_op_mknod(e, ctx, req, ino, ret, ret_usage);
 	if (!pg_is_authorized(ctx) || cfs_ino_is_trash(req->parent) || cfs_host_changelog(e->host))
 		return create_generic(e, ctx, &a, ret_usage);
 	r = make_name(e, ctx, &a);
@@ -328,9 +330,7 @@ static const char link_text[] =
 		     "SELECT {NODE} FROM u n";
 
 struct link {
-	cfs_ino_t ino, parent;
-	const char *name;
-	size_t len;
+	const struct cfs_engine_link *req;
 	struct cfs_attr attr;
 };
 
@@ -338,8 +338,9 @@ static int link_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct link *a = arg;
 	int r = pg_execute(c, PG_LINK, link_text,
-			   SQL_PARAMS(SQL_I(a->parent), SQL_B(a->name, a->len), SQL_I(a->ino),
-				      SQL_I(sql_us(ctx->now)), SQL_I(sql_sub_us(ctx->now))));
+			   SQL_PARAMS(SQL_I(a->req->parent), SQL_B(a->req->name, a->req->len),
+				      SQL_I(a->req->ino), SQL_I(sql_us(ctx->now)),
+				      SQL_I(sql_sub_us(ctx->now))));
 
 	if (r < 0)
 		return r;
@@ -351,36 +352,42 @@ static int link_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r;
 }
 
-int pg_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
-	       const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+/* After a lost answer. PG_UNUSUAL: the name does not lead to the inode. */
+static int find_link(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		     const struct cfs_engine_link *req, struct cfs_attr *ret)
 {
-	struct link a = {.ino = ino, .parent = parent, .name = name, .len = len};
 	struct cfs_entry there;
+	int r = sql_op_lookup(e, ctx, req->parent, req->name, req->len, &there);
+
+	if (r == -ENOENT || (!r && there.ino != req->ino))
+		return PG_UNUSUAL;
+	*ret = there.attr;
+	return r;
+}
+
+int pg_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_engine_link *req,
+	       struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	struct link a = {.req = req};
 	bool lost;
 	int r = PG_UNUSUAL;
 
-	if (pg_is_authorized(ctx) && !cfs_ino_is_trash(parent) && !cfs_host_changelog(e->host))
+	if (!req->sid && pg_is_authorized(ctx) && !cfs_ino_is_trash(req->parent) &&
+	    !cfs_host_changelog(e->host))
 		r = sql_read(sql_db(e), ctx, CFS_META_OP_link, link_name, &a);
 	lost = r == PG_UNKNOWN;
-	if (lost) {
-		r = sql_op_lookup(e, ctx, parent, name, len, &there);
-		a.attr = there.attr;
-		if (r == -ENOENT || (!r && there.ino != ino))
-			r = PG_UNUSUAL;
-	}
+	if (lost)
+		r = find_link(e, ctx, req, &a.attr);
 	if (r == PG_UNUSUAL) {
-		r = sql_op_link(e, ctx, ino, parent, name, len, ret, ret_usage);
+		r = sql_op_link(e, ctx, req, ret, ret_usage);
 		if (r != -EEXIST || !lost)
 			return r;
 		/* The statement with the lost answer may have been executed meanwhile. */
-		r = sql_op_lookup(e, ctx, parent, name, len, &there);
-		if (r == -ENOENT || (!r && there.ino != ino))
-			return -EEXIST;
-		a.attr = there.attr;
+		r = find_link(e, ctx, req, &a.attr);
 	}
-	if (r < 0)
-		return r;
+	if (r)
+		return r == PG_UNUSUAL ? -EEXIST : r;
 	*ret = a.attr;
-	cfs_usage_linked(ret_usage, parent, &a.attr);
+	cfs_usage_linked(ret_usage, req->parent, &a.attr);
 	return 0;
 }

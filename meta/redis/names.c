@@ -146,69 +146,42 @@ int rds_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct c
 		 cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage)
 {
 	struct cfs_attr parent;
-	int r = rds_mknod_optimistic(e, ctx, req, ino, &ret->attr, &parent);
+	int r = 0;
 
+	if (req->name_len)
+		r = rds_mknod_optimistic(e, ctx, req, ino, &ret->attr, &parent);
 	if (!r)
 		r = mknod_by_rules(e, ctx, req, ino, ret, &parent);
 	if (r < 0)
 		return r;
 	ret->ino = ino;
-	cfs_optimistic_file_remember(&rds_of(e)->optimistic, req->parent, req->name, req->name_len,
-				     ret);
-	cfs_usage_made(ret_usage, req->parent, &ret->attr);
+	cfs_usage_made(ret_usage, req->name_len ? req->parent : 0, &ret->attr);
+	if (req->name_len)
+		cfs_optimistic_file_remember(&rds_of(e)->optimistic, req->parent, req->name,
+					     req->name_len, ret);
 	if (req->ret_parent)
 		*req->ret_parent = parent;
 	return 0;
 }
 
-int rds_op_make_unnamed(struct cfs_engine *e, const struct cfs_ctx *ctx,
-			const struct cfs_mknod *req, cfs_ino_t ino, struct cfs_entry *ret,
-			struct cfs_usage *ret_usage)
-{
-	struct cfs_attr parent;
-	int r = mknod_by_rules(e, ctx, req, ino, ret, &parent);
-
-	if (r < 0)
-		return r;
-	ret->ino = ino;
-	cfs_usage_made(ret_usage, 0, &ret->attr);
-	return 0;
-}
-
-/* sid: the session that keeps the inode without a name; 0: the inode has a name. */
-static int link_name(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
-		     cfs_ino_t parent, const char *name, size_t len, uint64_t sid,
-		     struct cfs_attr *ret, struct cfs_usage *ret_usage)
+int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_engine_link *req,
+		struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
 	struct rds *rds = rds_of(e);
 	RDS_REQUEST(q, e);
 	redisReply *a;
-	int r = rds_script(&q, ctx, CFS_META_OP_link, &rds_link_lua, &a, "uu88bwtsu", parent, ino,
-			   parent, ino, name, len, ctx, ctx->now, rds_stats(rds), sid);
+	int r = rds_script(&q, ctx, CFS_META_OP_link, &rds_link_lua, &a, "uu88bwtsu", req->parent,
+			   req->ino, req->parent, req->ino, req->name, req->len, ctx, ctx->now,
+			   rds_stats(rds), req->sid);
 
 	if (!r)
 		r = rds_attr_reply(a->element[1], ret);
 	if (!r) {
-		cfs_usage_linked(ret_usage, parent, ret);
-		rds_cache_name(rds, parent, name, len,
-			       &(struct cfs_entry){.ino = ino, .attr = *ret}, a->element[1]);
+		cfs_usage_linked(ret_usage, req->parent, ret);
+		rds_cache_name(rds, req->parent, req->name, req->len,
+			       &(struct cfs_entry){.ino = req->ino, .attr = *ret}, a->element[1]);
 	}
 	return r;
-}
-
-int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
-		const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
-{
-	return link_name(e, ctx, ino, parent, name, len, 0, ret, ret_usage);
-}
-
-int rds_op_link_unnamed(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret,
-			struct cfs_usage *ret_usage)
-{
-	uint64_t sid = cfs_host_sid(e->host);
-
-	return sid ? link_name(e, ctx, ino, parent, name, len, sid, ret, ret_usage) : -ENOENT;
 }
 
 /* ---- setattr ---- */

@@ -259,51 +259,41 @@ int sql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct c
 	return 0;
 }
 
-int sql_op_make_unnamed(struct cfs_engine *e, const struct cfs_ctx *ctx,
-			const struct cfs_mknod *req, cfs_ino_t ino, struct cfs_entry *ret,
-			struct cfs_usage *ret_usage)
-{
-	return sql_op_mknod(e, ctx, req, ino, ret, ret_usage);
-}
-
 /* ---- link ---- */
 
 struct link {
-	cfs_ino_t ino, parent;
-	const char *name;
-	size_t len;
-	uint64_t sid; /* the session that keeps the inode without a name; 0: it has a name */
-	struct cfs_attr attr;
-	struct cfs_usage usage;
+	const struct cfs_engine_link *req;
+	struct cfs_attr *attr;
+	struct cfs_usage *usage;
 };
 
 static int check_link(const struct link *a)
 {
-	const struct cfs_attr *t = &a->attr;
+	const struct cfs_attr *t = a->attr;
 
 	if (t->type == CFS_TYPE_DIR || (t->flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND)))
 		return -EPERM;
 	/* An unlinked inode that is only kept open, or an inode in the trash, cannot be linked. */
-	if (!t->nlink != !!a->sid)
+	if (!t->nlink != !!a->req->sid)
 		return -ENOENT;
 	return cfs_ino_is_trash(t->parent) ? -EPERM : 0;
 }
 
-/* Updates the inode after the name was added, and a->attr. */
+/* Updates the inode after the name was added, and a->attr-> */
 static int count_link(struct sql_conn *c, const struct cfs_ctx *ctx, struct link *a)
 {
 	int r;
 
-	a->attr.nlink++;
-	a->attr.parent = a->sid ? a->parent : 0;
-	a->attr.ctime = ctx->now;
-	if (!a->sid)
+	a->attr->nlink++;
+	a->attr->parent = a->req->sid ? a->req->parent : 0;
+	a->attr->ctime = ctx->now;
+	if (!a->req->sid)
 		return sql_post(c, SQL_add_link, "iii", sql_us(ctx->now), sql_sub_us(ctx->now),
-				(int64_t)a->ino);
-	r = sql_exec(c, SQL_del_sustained, "ii", a->sid, (int64_t)a->ino);
+				(int64_t)a->req->ino);
+	r = sql_exec(c, SQL_del_sustained, "ii", a->req->sid, (int64_t)a->req->ino);
 	if (r <= 0)
 		return r < 0 ? r : -ENOENT;
-	return sql_move_node(c, a->ino, &a->attr);
+	return sql_move_node(c, a->req->ino, a->attr);
 }
 
 static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
@@ -311,65 +301,39 @@ static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	struct link *a = arg;
 	char name[3 * CFS_NAME_MAX + 1];
 	struct cfs_attr parent;
-	int r = sql_keep_node(c, a->parent, &parent);
+	int r = sql_keep_node(c, a->req->parent, &parent);
 
 	if (!r)
-		r = cfs_rules_add_entry(ctx, a->parent, &parent);
+		r = cfs_rules_add_entry(ctx, a->req->parent, &parent);
 	if (!r)
-		r = sql_get_node(c, a->ino, true, &a->attr);
+		r = sql_get_node(c, a->req->ino, true, a->attr);
 	if (!r)
 		r = check_link(a);
 	if (r)
 		return r;
-	r = sql_exec(c, SQL_put_edge, "ibii", (int64_t)a->parent, a->name, a->len, (int64_t)a->ino,
-		     (int64_t)a->attr.type);
+	r = sql_exec(c, SQL_put_edge, "ibii", (int64_t)a->req->parent, a->req->name, a->req->len,
+		     (int64_t)a->req->ino, (int64_t)a->attr->type);
 	if (r >= 0)
 		r = count_link(c, ctx, a);
 	if (r < 0)
 		return r;
-	r = sql_keep_late(c, a->parent, &parent);
-	cfs_usage_linked(&a->usage, a->parent, &a->attr);
+	r = sql_keep_late(c, a->req->parent, &parent);
+	cfs_usage_linked(a->usage, a->req->parent, a->attr);
 	if (!r)
-		r = sql_write_usage(c, &a->usage);
+		r = sql_write_usage(c, a->usage);
 	if (r || !cfs_host_changelog(sql_host(c)))
 		return r;
-	return sql_log(c, ctx, "LINK(%" PRIu64 ",%" PRIu64 ",%s,false):%u", a->ino, a->parent,
-		       cfs_changelog_name(a->name, a->len, name), a->attr.nlink);
+	return sql_log(c, ctx, "LINK(%" PRIu64 ",%" PRIu64 ",%s,false):%u", a->req->ino,
+		       a->req->parent, cfs_changelog_name(a->req->name, a->req->len, name),
+		       a->attr->nlink);
 }
 
-static int run_link(struct cfs_engine *e, const struct cfs_ctx *ctx, struct link *a,
-		    struct cfs_attr *ret, struct cfs_usage *ret_usage)
+int sql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_engine_link *req,
+		struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
-	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_link, link_txn, a);
+	struct link a = {.req = req, .attr = ret, .usage = ret_usage};
 
-	if (r)
-		return r;
-	*ret = a->attr;
-	*ret_usage = a->usage;
-	return 0;
-}
-
-int sql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
-		const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
-{
-	struct link a = {.ino = ino, .parent = parent, .name = name, .len = len};
-
-	return run_link(e, ctx, &a, ret, ret_usage);
-}
-
-int sql_op_link_unnamed(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret,
-			struct cfs_usage *ret_usage)
-{
-	struct link a = {
-		.ino = ino,
-		.parent = parent,
-		.name = name,
-		.len = len,
-		.sid = cfs_host_sid(e->host),
-	};
-
-	return a.sid ? run_link(e, ctx, &a, ret, ret_usage) : -ENOENT;
+	return sql_txn(sql_db(e), ctx, CFS_META_OP_link, link_txn, &a);
 }
 
 /* ---- setattr ---- */

@@ -279,6 +279,7 @@ static void names(struct cfs_engine *e, const struct cfs_ctx *c, uint8_t which, 
 					.type = CFS_TYPE_FILE,
 					.mode = 0644,
 					.ret_parent = &o->attr};
+	const struct cfs_engine_link link = {.ino = INO, .parent = DIR, .name = "f", .len = 1};
 	const struct cfs_engine_remove gone = {.parent = DIR, .name = "f", .name_len = 1};
 	const struct cfs_engine_remove gone_dir = {
 		.dir = true, .parent = DIR, .name = "f", .name_len = 1};
@@ -317,8 +318,7 @@ static void names(struct cfs_engine *e, const struct cfs_ctx *c, uint8_t which, 
 		ops->rename(e, c, &move, &o->renamed, &o->usage);
 		break;
 	case 6:
-		ops->link(e, c, INO, DIR, "f", 1, &o->attr, &o->usage);
-		ops->link_unnamed(e, c, INO, DIR, "f", 1, &o->attr, &o->usage);
+		ops->link(e, c, &link, &o->attr, &o->usage);
 		break;
 	case 7:
 		ops->getattr(e, c, INO, &o->attr);

@@ -69,10 +69,11 @@ static int rename_at(struct fixture *f, cfs_ino_t src, const char *from, cfs_ino
 
 static int link_at(struct fixture *f, cfs_ino_t ino, cfs_ino_t parent, const char *name)
 {
+	struct cfs_engine_link req = {ino, parent, name, strlen(name), 0};
 	struct cfs_usage usage;
 	struct cfs_attr attr;
 
-	return f->e->ops->link(f->e, &f->ctx, ino, parent, name, strlen(name), &attr, &usage);
+	return f->e->ops->link(f->e, &f->ctx, &req, &attr, &usage);
 }
 
 static cfs_ino_t lookup(struct fixture *f, cfs_ino_t parent, const char *name)

@@ -819,6 +819,7 @@ static void test_changelog(void **state)
 	struct fixture *f = *state;
 	struct cfs_mknod req = {
 		.parent = 1, .name = "a,\n", .name_len = 3, .type = 1, .mode = 0644, .umask = 022};
+	const struct cfs_engine_link link = {.ino = 90, .parent = 1, .name = "b", .len = 1};
 	struct cfs_entry entry;
 	struct cfs_usage usage;
 	struct cfs_dir_time names_changed = {.dir = 1};
@@ -836,7 +837,7 @@ static void test_changelog(void **state)
 				 .target = "to",
 				 .target_len = 2};
 	assert_int_equal(ops(f)->mknod(f->e, &f->ctx, &req, 91, &entry, &usage), 0);
-	assert_int_equal(ops(f)->link(f->e, &f->ctx, 90, 1, "b", 1, &entry.attr, &usage), 0);
+	assert_int_equal(ops(f)->link(f->e, &f->ctx, &link, &entry.attr, &usage), 0);
 	assert_int_equal(ops(f)->touch_dirs(f->e, &f->ctx, &names_changed, 1), 0);
 	assert_int_equal(ops(f)->touch_atime(f->e, &f->ctx, 90, f->ctx.now), 0);
 	assert_int_equal(ops(f)->add_counter(f->e, &f->ctx, "nextInode", 1024, &old), 0);

@@ -5,9 +5,7 @@
 
 #include "meta/api/call.h"
 #include "meta/api/clock.h"
-#include "meta/api/clone.h"
 #include "meta/api/core.h"
-enum { PAGE = 1000, LEFT_BEHIND_S = 3600, CLONE_LIFE_S = 24 * 3600 };
 
 int cfs_meta_admin_begin(struct cfs_meta *m, const struct cfs_meta_hooks *hooks)
 {
@@ -155,129 +153,6 @@ int cfs_meta_clear_dir_stats(struct cfs_meta *m, const struct cfs_ctx *ctx)
 {
 	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
 			     m->eng->ops->clear_dir_stats(m->eng, c.ctx));
-}
-
-/* ---- final removal of deleted data ---- */
-
-/* The slice's row without references shows that it is dead. */
-static int leave_slice(void *arg, uint64_t id, uint32_t size)
-{
-	return 0;
-}
-struct delfiles {
-	struct {
-		cfs_ino_t ino;
-		uint64_t length;
-	} v[PAGE];
-	size_t n;
-};
-
-static int keep_delfile(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_s)
-{
-	struct delfiles *d = arg;
-
-	if (d->n == PAGE)
-		return 1;
-	d->v[d->n].ino = ino;
-	d->v[d->n++].length = length;
-	return 0;
-}
-
-static int reap_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length)
-{
-	struct cfs_ctx ctx;
-	int rc;
-
-	do {
-		ctx = cfs_ctx_internal(m->conf.timeout_ms);
-		rc = m->eng->ops->delete_chunk(m->eng, &ctx, ino, leave_slice, NULL);
-	} while (rc == 0);
-	if (rc < 0)
-		return rc;
-	ctx = cfs_ctx_internal(m->conf.timeout_ms);
-	return m->eng->ops->drop_delfile(m->eng, &ctx, ino, length);
-}
-
-static int reap_files(struct cfs_meta *m, uint64_t *count)
-{
-	struct delfiles *d = malloc(sizeof(*d));
-	int64_t before_s = cfs_wall_s() - LEFT_BEHIND_S;
-	size_t i, done;
-	int rc, first = 0;
-
-	if (!d)
-		return -ENOMEM;
-	do {
-		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
-
-		d->n = done = 0;
-		rc = m->eng->ops->each_delfile(m->eng, &ctx, before_s, PAGE, keep_delfile, d);
-		for (i = 0; i < d->n && rc >= 0; i++) {
-			int rc2 = reap_file(m, d->v[i].ino, d->v[i].length);
-
-			done += rc2 == 0;
-			first = first ? first : rc2;
-		}
-		*count += done;
-	} while (rc >= 0 && d->n == PAGE && done);
-	free(d);
-	return rc < 0 ? rc : first;
-}
-
-static int reap_delayed(struct cfs_meta *m, uint64_t *count)
-{
-	int64_t before_s = cfs_clock_earliest_s(m) - (int64_t)atomic_load(&m->trash_days) * 86400;
-	int rc;
-
-	do {
-		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
-
-		rc = m->eng->ops->expire_delayed(m->eng, &ctx, before_s, leave_slice, NULL);
-		*count += rc == 0;
-	} while (rc == 0);
-	return rc < 0 ? rc : 0;
-}
-
-struct clones {
-	cfs_ino_t v[PAGE];
-	size_t n;
-	int64_t before_s;
-};
-
-static int keep_clone(void *arg, const struct cfs_row *row)
-{
-	struct clones *c = arg;
-
-	if (row->added_s < c->before_s && c->n < PAGE)
-		c->v[c->n++] = row->ino;
-	return 0;
-}
-
-static int reap_clones(struct cfs_meta *m, uint64_t *count)
-{
-	struct clones c = {.before_s = cfs_clock_earliest_s(m) - CLONE_LIFE_S};
-	int rc = cfs_meta_scan(m, CFS_TABLE_DETACHED, keep_clone, &c);
-	size_t i;
-
-	for (i = 0; i < c.n && !rc; i++) {
-		rc = cfs_clone_discard(m, c.v[i]);
-		*count += rc == 0;
-	}
-	return rc;
-}
-
-int cfs_meta_reap(struct cfs_meta *m, struct cfs_reaped *ret)
-{
-	struct cfs_reaped n = {0};
-	int rc = cfs_core_check_writable(m), rc2, rc3;
-
-	if (rc)
-		return rc;
-	rc = reap_clones(m, &n.clones);
-	rc2 = reap_files(m, &n.files);
-	rc3 = reap_delayed(m, &n.delayed);
-	*ret = n;
-	return rc ? rc : rc2 ? rc2 : rc3;
 }
 
 /* ---- quotas ---- */

@@ -13,6 +13,7 @@
 #include "base/unwanted.h"
 #include "base/workers.h"
 #include "meta/api/clock.h"
+#include "meta/api/clone.h"
 #include "meta/api/core.h"
 #include "meta/api/jobs.h"
 #include "meta/api/release.h"
@@ -27,6 +28,7 @@ enum {
 	BUDGET_MS = 50 * 60 * 1000,
 	LEFT_BEHIND_S = 3600,
 	STOP_GRACE_MS = 3000,
+	CLONE_LIFE_S = 24 * 3600,
 };
 
 /* One file or slice to remove. */
@@ -153,8 +155,11 @@ static int keep_delfile(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_
 	return 0;
 }
 
-/* Removes all files that any client deleted before that time. A failure delays no other file. */
-static int delete_files(struct cfs_meta *m, int64_t before_s, cfs_deadline_t end)
+/*
+ * Removes all files that any client deleted before that time, and adds their number to *count. A
+ * failure delays no other file.
+ */
+static int delete_files(struct cfs_meta *m, int64_t before_s, cfs_deadline_t end, uint64_t *count)
 {
 	struct delfiles *d = malloc(sizeof(*d));
 	struct cfs_release dead = {0};
@@ -174,6 +179,7 @@ static int delete_files(struct cfs_meta *m, int64_t before_s, cfs_deadline_t end
 			k = CFS_MIN(d->n - i, (size_t)BATCH);
 			done += delete_batch(m, d->v + i, k, &dead, &rc);
 		}
+		*count += done;
 	} while (d->n == PAGE && done && !time_is_up(m, end));
 	cfs_release_free(&dead);
 	free(d);
@@ -206,6 +212,7 @@ static void run_task(struct cfs_job *job)
 	struct cfs_release dead = {0}, strays = {0};
 	struct deletion v[BATCH];
 	size_t i, n, files;
+	uint64_t count = 0;
 	int rc = 0;
 
 	free(job);
@@ -225,7 +232,7 @@ static void run_task(struct cfs_job *job)
 	cfs_release_free(&dead);
 	/* By now the table has the files that the queue had no room for. */
 	if (!cfs_jobs_cut_short(m) && atomic_exchange(&m->jobs->overflowed, false))
-		delete_files(m, cfs_wall_s() + 1, cfs_deadline_in(BUDGET_MS));
+		delete_files(m, cfs_wall_s() + 1, cfs_deadline_in(BUDGET_MS), &count);
 	cfs_unwanted_set(NULL, NULL);
 }
 
@@ -286,7 +293,9 @@ void cfs_jobs_sweep(struct cfs_meta *m)
 /* The first run takes all deleted files: another mount may be removing some of them, too. */
 static int clean_files(struct cfs_meta *m, cfs_deadline_t end)
 {
-	return delete_files(m, cfs_wall_s() - (m->jobs->ticks ? LEFT_BEHIND_S : -1), end);
+	uint64_t count = 0;
+
+	return delete_files(m, cfs_wall_s() - (m->jobs->ticks ? LEFT_BEHIND_S : -1), end, &count);
 }
 
 int cfs_jobs_clean_slices(struct cfs_meta *m, cfs_deadline_t end)
@@ -306,7 +315,7 @@ int cfs_jobs_clean_slices(struct cfs_meta *m, cfs_deadline_t end)
 	return rc;
 }
 
-static int clean_delayed(struct cfs_meta *m, cfs_deadline_t end)
+static int expire_delayed(struct cfs_meta *m, cfs_deadline_t end, uint64_t *count)
 {
 	int64_t before_s = cfs_clock_earliest_s(m) - (int64_t)atomic_load(&m->trash_days) * 86400;
 	struct cfs_release dead = {0};
@@ -316,12 +325,13 @@ static int clean_delayed(struct cfs_meta *m, cfs_deadline_t end)
 		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 
 		rc = m->eng->ops->expire_delayed(m->eng, &ctx, before_s, cfs_release_add, &dead);
+		*count += rc == 0;
 		if (rc || dead.n >= PAGE)
 			cfs_release_slices(m, &dead, true);
 	} while (rc == 0 && !time_is_up(m, end));
 	cfs_release_slices(m, &dead, true);
 	cfs_release_free(&dead);
-	return rc;
+	return rc < 0 ? rc : 0;
 }
 
 static int trim_changelog(struct cfs_meta *m, cfs_deadline_t end)
@@ -343,8 +353,9 @@ static int trim_changelog(struct cfs_meta *m, cfs_deadline_t end)
 
 static int clean_trash(struct cfs_meta *m, cfs_deadline_t end)
 {
+	uint64_t count = 0;
 	int rc = cfs_trash_expire(m, end, &m->jobs->stopping);
-	int rc2 = clean_delayed(m, end);
+	int rc2 = expire_delayed(m, end, &count);
 
 	return rc < 0 ? rc : rc2;
 }
@@ -416,4 +427,47 @@ void cfs_jobs_stop(struct cfs_meta *m)
 		cfs_workers_destroy(j->workers);
 	j->ticker = NULL;
 	j->workers = NULL;
+}
+
+/* ---- the same for administration, which leaves the slices to its own checks ---- */
+
+struct clones {
+	cfs_ino_t v[PAGE];
+	size_t n;
+	int64_t before_s;
+};
+
+static int keep_clone(void *arg, const struct cfs_row *row)
+{
+	struct clones *c = arg;
+
+	if (row->added_s < c->before_s && c->n < PAGE)
+		c->v[c->n++] = row->ino;
+	return 0;
+}
+
+static int reap_clones(struct cfs_meta *m, uint64_t *count)
+{
+	struct clones c = {.before_s = cfs_clock_earliest_s(m) - CLONE_LIFE_S};
+	int rc = cfs_meta_scan(m, CFS_TABLE_DETACHED, keep_clone, &c);
+	size_t i;
+
+	for (i = 0; i < c.n && !rc; i++) {
+		rc = cfs_clone_discard(m, c.v[i]);
+		*count += rc == 0;
+	}
+	return rc;
+}
+
+int cfs_meta_reap(struct cfs_meta *m, struct cfs_reaped *ret)
+{
+	int rc = cfs_core_check_writable(m), rc2, rc3;
+
+	*ret = (struct cfs_reaped){0};
+	if (rc)
+		return rc;
+	rc = reap_clones(m, &ret->clones);
+	rc2 = delete_files(m, cfs_wall_s() - LEFT_BEHIND_S, UINT64_MAX, &ret->files);
+	rc3 = expire_delayed(m, UINT64_MAX, &ret->delayed);
+	return rc ? rc : rc2 ? rc2 : rc3;
 }

@@ -65,7 +65,7 @@ static int take_usage(struct cfs_quotas *q)
 
 	if (rc || q->eng->ops->inline_usage)
 		return rc;
-	w->n_dirs = cfs_usage_batch_take(q->batch, &w->space, &w->inodes, &w->dirs);
+	w->n_dirs = cfs_usage_batch_take(&q->batch, &w->space, &w->inodes, &w->dirs);
 	w->begun = w->n_dirs || w->space || w->inodes;
 	return 0;
 }

@@ -102,7 +102,11 @@ int cfs_quotas_check_move(struct cfs_quotas *q, const struct cfs_ctx *ctx,
 		goto out;
 	*ret = (struct cfs_tree_move){from, to, space, inodes};
 	remove_common(&entered, &left);
-	rc = cfs_quotas_check_scopes(q, &entered, space + cfs_weight_of(&entry->attr), inodes + 1);
+	rc = cfs_quotas_check_now(q, &(struct cfs_reservation){
+					     .space = space + cfs_weight_of(&entry->attr),
+					     .inodes = inodes + 1,
+					     .dirs = entered,
+				     });
 out:
 	free(left.v);
 	free(entered.v);

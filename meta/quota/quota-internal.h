@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "meta/quota/inomap.h"
 #include "meta/quota/quota.h"
 
 struct limit {
@@ -32,6 +33,13 @@ struct usage_write {
 	size_t n_deltas;
 };
 
+/* usage.c: volume and directory usage of engines that do not write it themselves */
+struct cfs_usage_batch {
+	pthread_mutex_t lock;	/* protects all of it */
+	struct cfs_inomap dirs; /* of struct cfs_usage_dir */
+	int64_t space, inodes;
+};
+
 struct cfs_quotas {
 	struct cfs_engine *eng;
 	const char *session; /* its info, or NULL */
@@ -43,7 +51,7 @@ struct cfs_quotas {
 	_Atomic bool on_dirs, on_owners;
 	_Atomic int64_t reserved_space, reserved_inodes; /* of the volume */
 	_Atomic size_t n_reserving;
-	struct cfs_usage_batch *batch;
+	struct cfs_usage_batch batch;
 
 	struct usage_write write; /* used by the thread that has set `flushing` */
 
@@ -56,8 +64,6 @@ struct cfs_quotas {
 	struct file_reservation *files[FILE_BUCKETS];
 };
 
-int cfs_quotas_check_scopes(struct cfs_quotas *q, const struct scopes *s, int64_t space,
-			    int64_t inodes);
 void cfs_quotas_add_scoped(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir,
 			   int64_t space, int64_t inodes);
 /* quota.c */
@@ -71,8 +77,9 @@ int cfs_quotas_look(struct cfs_quotas *q, const struct cfs_ctx *ctx, int64_t spa
 /* As cfs_quotas_scopes, of all directories that have an entry of the file. */
 int cfs_quotas_file_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			   const struct cfs_attr *attr, struct scopes *ret);
-/* As cfs_quotas_check, with the lock held. */
+/* As cfs_quotas_check, for a reservation that is not made; the first one with the lock held. */
 int cfs_quotas_check_locked(struct cfs_quotas *q, const struct cfs_reservation *r);
+int cfs_quotas_check_now(struct cfs_quotas *q, const struct cfs_reservation *r);
 
 /* reserve.c; with the lock held */
 /* Adds to the reserved space and inodes of its scopes. */
@@ -85,9 +92,8 @@ int64_t cfs_quotas_file_reserved(struct cfs_quotas *q, cfs_ino_t ino);
 void cfs_quotas_use_reserved(struct cfs_quotas *q, cfs_ino_t ino, int64_t space);
 void cfs_quotas_drop_files(struct cfs_quotas *q);
 
-/* usage.c: volume and directory usage of engines that do not write it themselves */
-struct cfs_usage_batch;
-int cfs_usage_batch_create(struct cfs_usage_batch **ret);
+/* usage.c */
+void cfs_usage_batch_init(struct cfs_usage_batch *b);
 void cfs_usage_batch_destroy(struct cfs_usage_batch *b);
 void cfs_usage_batch_add(struct cfs_usage_batch *b, const struct cfs_usage *u);
 /* Empties the batch. Returns the number of directories; the caller frees *ret. */

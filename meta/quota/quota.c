@@ -55,12 +55,7 @@ int cfs_quotas_create(struct cfs_quotas **ret)
 		free(q);
 		return rc;
 	}
-	rc = cfs_usage_batch_create(&q->batch);
-	if (rc) {
-		pthread_cond_destroy(&q->flushed);
-		free(q);
-		return rc;
-	}
+	cfs_usage_batch_init(&q->batch);
 	pthread_mutex_init(&q->lock, NULL);
 	*ret = q;
 	return 0;
@@ -72,7 +67,7 @@ void cfs_quotas_destroy(struct cfs_quotas *q)
 		return;
 	pthread_mutex_destroy(&q->lock);
 	pthread_cond_destroy(&q->flushed);
-	cfs_usage_batch_destroy(q->batch);
+	cfs_usage_batch_destroy(&q->batch);
 	cfs_quotas_drop_write(q);
 	cfs_quotas_drop_files(q);
 	free(q->parents);
@@ -229,23 +224,12 @@ static bool exceeds(const struct limit *l, int64_t space, int64_t inodes)
 		       q->max_inodes);
 }
 
-static int check_limit_locked(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key,
-			      int64_t space, int64_t inodes)
+static int check_limit(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space,
+		       int64_t inodes)
 {
 	const struct limit *l = cfs_quotas_find(q, kind, key);
 
 	return l && exceeds(l, space, inodes) ? -EDQUOT : 0;
-}
-
-static int check_limit(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space,
-		       int64_t inodes)
-{
-	int rc;
-
-	pthread_mutex_lock(&q->lock);
-	rc = check_limit_locked(q, kind, key, space, inodes);
-	pthread_mutex_unlock(&q->lock);
-	return rc;
 }
 
 static int check_volume(struct cfs_quotas *q, int64_t space, int64_t inodes)
@@ -256,44 +240,6 @@ static int check_volume(struct cfs_quotas *q, int64_t space, int64_t inodes)
 			    (int64_t)atomic_load(&q->limits.max_inodes));
 
 	return over ? -ENOSPC : 0;
-}
-
-int cfs_quotas_check_scopes(struct cfs_quotas *q, const struct scopes *s, int64_t space,
-			    int64_t inodes)
-{
-	size_t i;
-	int rc = 0;
-
-	for (i = 0; i < s->n && !rc; i++)
-		rc = check_limit(q, CFS_QUOTA_DIR, s->v[i], space, inodes);
-	return rc;
-}
-
-int cfs_quotas_check(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c)
-{
-	struct scopes scopes;
-	int rc = cfs_quotas_look(q, ctx, c->space);
-
-	if (rc)
-		return rc;
-	if (!c->dir_only) {
-		rc = check_volume(q, c->space, c->inodes);
-		if (!rc && c->owned && atomic_load(&q->on_owners)) {
-			rc = check_limit(q, CFS_QUOTA_USER, c->uid, c->space, c->inodes);
-			if (!rc)
-				rc = check_limit(q, CFS_QUOTA_GROUP, c->gid, c->space, c->inodes);
-		}
-		if (rc)
-			return rc;
-	}
-	if (!c->dir || !atomic_load(&q->on_dirs))
-		return 0;
-	rc = cfs_quotas_scopes(q, ctx, c->dir, &scopes);
-	if (rc)
-		return rc;
-	rc = cfs_quotas_check_scopes(q, &scopes, c->space, c->inodes);
-	free(scopes.v);
-	return rc;
 }
 
 bool cfs_quotas_limited(struct cfs_quotas *q)
@@ -326,11 +272,21 @@ int cfs_quotas_check_locked(struct cfs_quotas *q, const struct cfs_reservation *
 	size_t i;
 
 	if (!rc && r->owned)
-		rc = check_limit_locked(q, CFS_QUOTA_USER, r->uid, r->space, r->inodes);
+		rc = check_limit(q, CFS_QUOTA_USER, r->uid, r->space, r->inodes);
 	if (!rc && r->owned)
-		rc = check_limit_locked(q, CFS_QUOTA_GROUP, r->gid, r->space, r->inodes);
+		rc = check_limit(q, CFS_QUOTA_GROUP, r->gid, r->space, r->inodes);
 	for (i = 0; i < r->dirs.n && !rc; i++)
-		rc = check_limit_locked(q, CFS_QUOTA_DIR, r->dirs.v[i], r->space, r->inodes);
+		rc = check_limit(q, CFS_QUOTA_DIR, r->dirs.v[i], r->space, r->inodes);
+	return rc;
+}
+
+int cfs_quotas_check_now(struct cfs_quotas *q, const struct cfs_reservation *r)
+{
+	int rc;
+
+	pthread_mutex_lock(&q->lock);
+	rc = cfs_quotas_check_locked(q, r);
+	pthread_mutex_unlock(&q->lock);
 	return rc;
 }
 
@@ -343,7 +299,7 @@ static int note_parent(void *arg, cfs_ino_t parent, const char *name, size_t len
 {
 	struct parents *p = arg;
 
-	if (p->n < sizeof(p->v) / sizeof(p->v[0]))
+	if (p->n < CFS_ARRAY_SIZE(p->v))
 		p->v[p->n++] = parent;
 	return 0;
 }
@@ -537,7 +493,7 @@ void cfs_quotas_end_reserved(struct cfs_quotas *q, const struct cfs_ctx *ctx, cf
 		else
 			add_volume(q, u);
 		if (!q->eng->ops->inline_usage)
-			cfs_usage_batch_add(q->batch, u);
+			cfs_usage_batch_add(&q->batch, u);
 	} else if (reserves) {
 		end_reservation(q, reserved);
 	}

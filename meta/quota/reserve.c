@@ -58,10 +58,11 @@ static int reserve(struct cfs_quotas *q, const struct cfs_reservation *wanted,
 	return 0;
 }
 
-int cfs_quotas_reserve(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c,
-		       struct cfs_reservation *ret)
+/* Makes the reservation of a charge. The caller frees ret->dirs.v. */
+static int reservation_of(struct cfs_quotas *q, const struct cfs_ctx *ctx,
+			  const struct cfs_charge *c, struct cfs_reservation *ret)
 {
-	struct cfs_reservation r = {
+	*ret = (struct cfs_reservation){
 		.volume = !c->dir_only,
 		.owned = c->owned && !c->dir_only,
 		.uid = c->uid,
@@ -69,13 +70,35 @@ int cfs_quotas_reserve(struct cfs_quotas *q, const struct cfs_ctx *ctx, const st
 		.space = c->space,
 		.inodes = c->inodes,
 	};
-	int rc = 0;
+	if (!c->dir || !atomic_load(&q->on_dirs))
+		return 0;
+	return cfs_quotas_scopes(q, ctx, c->dir, &ret->dirs);
+}
+
+int cfs_quotas_check(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c)
+{
+	struct cfs_reservation r;
+	int rc = cfs_quotas_look(q, ctx, c->space);
+
+	if (!rc)
+		rc = reservation_of(q, ctx, c, &r);
+	if (rc)
+		return rc;
+	rc = cfs_quotas_check_now(q, &r);
+	free(r.dirs.v);
+	return rc;
+}
+
+int cfs_quotas_reserve(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c,
+		       struct cfs_reservation *ret)
+{
+	struct cfs_reservation r;
+	int rc;
 
 	*ret = (struct cfs_reservation){0};
 	if (!cfs_quotas_limited(q))
 		return 0;
-	if (c->dir && atomic_load(&q->on_dirs))
-		rc = cfs_quotas_scopes(q, ctx, c->dir, &r.dirs);
+	rc = reservation_of(q, ctx, c, &r);
 	return rc ? rc : reserve(q, &r, ret);
 }
 
@@ -124,9 +147,7 @@ int cfs_quotas_check_growth(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs
 
 	if (rc || r.space <= 0)
 		return rc;
-	pthread_mutex_lock(&q->lock);
-	rc = cfs_quotas_check_locked(q, &r);
-	pthread_mutex_unlock(&q->lock);
+	rc = cfs_quotas_check_now(q, &r);
 	free(r.dirs.v);
 	return rc;
 }

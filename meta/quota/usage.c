@@ -3,38 +3,19 @@
  * Changes of usage for engines without inline_usage: summed per directory until the next flush.
  * Memory grows with the number of directories that change between two flushes.
  */
-#include <errno.h>
-#include <stdlib.h>
-
 #include "base/log.h"
-#include "meta/quota/inomap.h"
 #include "meta/quota/quota-internal.h"
 
-struct cfs_usage_batch {
-	pthread_mutex_t lock;	/* protects all of it */
-	struct cfs_inomap dirs; /* of struct cfs_usage_dir */
-	int64_t space, inodes;
-};
-
-int cfs_usage_batch_create(struct cfs_usage_batch **ret)
+void cfs_usage_batch_init(struct cfs_usage_batch *b)
 {
-	struct cfs_usage_batch *b = calloc(1, sizeof(*b));
-
-	if (!b)
-		return -ENOMEM;
 	pthread_mutex_init(&b->lock, NULL);
 	cfs_inomap_init(&b->dirs, sizeof(struct cfs_usage_dir));
-	*ret = b;
-	return 0;
 }
 
 void cfs_usage_batch_destroy(struct cfs_usage_batch *b)
 {
-	if (!b)
-		return;
 	pthread_mutex_destroy(&b->lock);
 	cfs_inomap_destroy(&b->dirs);
-	free(b);
 }
 
 static void add_dir(struct cfs_usage_batch *b, const struct cfs_usage_dir *d)

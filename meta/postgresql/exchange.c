@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "meta/postgresql/pg-internal.h"
 
@@ -17,37 +18,14 @@
 static const char *stmt_name(int id)
 {
 	static const char *const own[] = {
-		[PG_BEGIN - PG_BEGIN] = "begin",
-		[PG_COMMIT - PG_BEGIN] = "commit",
-		[PG_ROLLBACK - PG_BEGIN] = "rollback",
-		[PG_XID - PG_BEGIN] = "transaction id",
-		[PG_STATUS - PG_BEGIN] = "transaction status",
-		[PG_END_SESSION - PG_BEGIN] = "end session",
-		[PG_HAS_INDEX - PG_BEGIN] = "index list",
-		[PG_COLUMNS - PG_BEGIN] = "column list",
-		[PG_CREATE - PG_BEGIN] = "create",
-		[PG_CREATE_KNOWN - PG_BEGIN] = "create in known",
-		[PG_CREATE_DIR - PG_BEGIN] = "create directory",
-		[PG_CREATE_SYMLINK - PG_BEGIN] = "create symlink",
-		[PG_LINK - PG_BEGIN] = "link",
-		[PG_UNLINK - PG_BEGIN] = "unlink",
-		[PG_UNLINK_KNOWN - PG_BEGIN] = "unlink known",
-		[PG_UNLINK_TRASH - PG_BEGIN] = "unlink to trash",
-		[PG_UNLINK_TRASH_KNOWN - PG_BEGIN] = "unlink known to trash",
-		[PG_LOCK_DIR - PG_BEGIN] = "lock directory",
-		[PG_RMDIR - PG_BEGIN] = "rmdir",
-		[PG_RMDIR_TRASH - PG_BEGIN] = "rmdir to trash",
-		[PG_COMMIT_SLICE - PG_BEGIN] = "commit slice",
-		[PG_COMMIT_ATTRS - PG_BEGIN] = "commit slice and attributes",
-		[PG_COMMIT_GROUP - PG_BEGIN] = "commit slice in a group",
-		[PG_SETATTR - PG_BEGIN] = "setattr",
-		[PG_ADVICE - PG_BEGIN] = "advice",
+#define NAME(id, name) name,
+		PG_STATEMENTS(NAME)
+#undef NAME
 	};
 
-	_Static_assert(CFS_ARRAY_SIZE(own) == PG_STMT_COUNT - PG_BEGIN, "a statement has no name");
 	if (id < 0)
 		return "-";
-	return id < SQL_STMT_COUNT ? sql_stmt_name((enum sql_stmt_id)id) : own[id - PG_BEGIN];
+	return id < SQL_STMT_COUNT ? sql_stmt_name((enum sql_stmt_id)id) : own[id - SQL_STMT_COUNT];
 }
 
 /* The server on which this thread's last transaction got its id. */
@@ -252,6 +230,16 @@ static int push(struct pg_conn *s, int id, PGresult **ret)
 	return 0;
 }
 
+/* BEGIN goes with the first statement of a transaction. */
+static int begin_if_wanted(struct pg_conn *s)
+{
+	if (!s->wants_txn)
+		return 0;
+	s->wants_txn = false;
+	s->in_txn = true;
+	return pg_queue(s, PG_BEGIN, false);
+}
+
 int pg_queue(struct pg_conn *s, int id, bool keep)
 {
 	return pg_queue_to(s, id, keep ? &s->stmt[id]->result : NULL);
@@ -269,13 +257,9 @@ int pg_queue_to(struct pg_conn *s, int id, PGresult **ret)
 		if (r < 0)
 			return r;
 	}
-	if (s->wants_txn) {
-		s->wants_txn = false;
-		s->in_txn = true;
-		r = pg_queue(s, PG_BEGIN, false);
-		if (r < 0)
-			return r;
-	}
+	r = begin_if_wanted(s);
+	if (r < 0)
+		return r;
 	if (!named) {
 		if (!PQsendQueryParams(s->handle, st->text, st->n_params, st->types, st->values,
 				       st->lengths, st->formats, 1))
@@ -412,27 +396,23 @@ int pg_exchange(struct pg_conn *s)
 	return error ? error : r;
 }
 
+int pg_ask(struct pg_conn *s, int id)
+{
+	int r = pg_queue(s, id, true);
+
+	return r ? r : pg_exchange(s);
+}
+
 int pg_run(struct pg_conn *s, const char *text)
 {
-	char *full = translate(text);
-	int r;
+	cfs_auto_free char *full = translate(text);
+	int r = full ? begin_if_wanted(s) : -ENOMEM;
 
-	if (!full)
-		return -ENOMEM;
-	if (s->wants_txn) {
-		s->wants_txn = false;
-		s->in_txn = true;
-		r = pg_queue(s, PG_BEGIN, false);
-		if (r < 0)
-			goto out;
-	}
+	if (r < 0)
+		return r;
 	r = PQsendQueryParams(s->handle, full, 0, NULL, NULL, NULL, NULL, 1) ? push(s, -1, NULL)
 									     : lost(s);
-	if (!r)
-		r = pg_exchange(s);
-out:
-	free(full);
-	return r;
+	return r ? r : pg_exchange(s);
 }
 
 /* ---- transactions ---- */
@@ -441,7 +421,9 @@ static int control(struct pg_conn *s, int id, const char *text)
 {
 	int r = pg_prepare(s, id, text);
 
-	return r ? r : pg_queue(s, id, false);
+	if (!r)
+		r = pg_queue(s, id, false);
+	return r ? r : pg_exchange(s);
 }
 
 int pg_begin(struct sql_conn *c)
@@ -464,8 +446,6 @@ int pg_commit(struct sql_conn *c)
 	if (!s->in_txn)
 		return 0;
 	r = control(s, PG_COMMIT, "COMMIT");
-	if (!r)
-		r = pg_exchange(s);
 	if (!r || s->sql.broken)
 		s->in_txn = false;
 	c->unknown = r == -ENOTCONN || r == -ETIMEDOUT;
@@ -479,11 +459,8 @@ int pg_rollback(struct sql_conn *c)
 	int r = 0;
 
 	s->wants_txn = false;
-	if (s->in_txn && !c->broken) {
+	if (s->in_txn && !c->broken)
 		r = control(s, PG_ROLLBACK, "ROLLBACK");
-		if (!r)
-			r = pg_exchange(s);
-	}
 	s->in_txn = false;
 	if (r < 0)
 		c->broken = true;
@@ -507,9 +484,7 @@ int pg_resolve(struct sql_conn *c, uint64_t txn)
 	pg_bind_int(st, 1, last_server);
 	pg_bind_int(st, 2, (int64_t)txn);
 	pg_bind_int(st, 3, (int64_t)txn);
-	r = pg_queue(s, PG_STATUS, true);
-	if (!r)
-		r = pg_exchange(s);
+	r = pg_ask(s, PG_STATUS);
 	if (r < 0)
 		return r;
 	status = PQgetvalue(st->result, 0, 0);
@@ -518,8 +493,7 @@ int pg_resolve(struct sql_conn *c, uint64_t txn)
 		r = 1;
 	else
 		r = !strcmp(status, "in progress") ? -EAGAIN : 0;
-	PQclear(st->result);
-	st->result = NULL;
+	pg_close_stmt(c, PG_STATUS);
 	if (r <= 0 || !moved)
 		return r;
 	/* A promoted standby reuses the ids of transactions that it did not receive. */
@@ -538,12 +512,9 @@ int pg_end_session(struct sql_conn *c, const char *session)
 	if (r < 0)
 		return r;
 	pg_bind_bytes(st, 1, session, strlen(session), true);
-	r = pg_queue(s, PG_END_SESSION, true);
-	if (!r)
-		r = pg_exchange(s);
+	r = pg_ask(s, PG_END_SESSION);
 	if (!r && pg_int(st->result, 0, 0))
 		r = -EAGAIN;
-	PQclear(st->result);
-	st->result = NULL;
+	pg_close_stmt(c, PG_END_SESSION);
 	return r;
 }

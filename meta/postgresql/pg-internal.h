@@ -22,35 +22,42 @@
 #define PG_MAX_PARAMS CFS_HEADS_MAX /* of the longest statement */
 #define PG_QUEUE_MAX  1100	    /* rows of put_rows (CFS_PUT_ROWS) are one exchange */
 
-/* Statements that statements.h does not have. */
+/* Statements that statements.h does not have: X(id, name in messages). */
+/* clang-format off */
+#define PG_STATEMENTS(X) \
+	X(BEGIN, "begin") \
+	X(COMMIT, "commit") \
+	X(ROLLBACK, "rollback") \
+	X(XID, "transaction id") \
+	X(STATUS, "transaction status") \
+	X(END_SESSION, "end session") \
+	X(HAS_INDEX, "index list") \
+	X(COLUMNS, "column list") \
+	X(CREATE, "create") \
+	X(CREATE_KNOWN, "create in known") \
+	X(CREATE_DIR, "create directory") \
+	X(CREATE_SYMLINK, "create symlink") \
+	X(LINK, "link") \
+	X(UNLINK, "unlink") \
+	X(UNLINK_KNOWN, "unlink known") \
+	X(UNLINK_TRASH, "unlink to trash") \
+	X(UNLINK_TRASH_KNOWN, "unlink known to trash") \
+	X(LOCK_DIR, "lock directory") \
+	X(RMDIR, "rmdir") \
+	X(RMDIR_TRASH, "rmdir to trash") \
+	X(COMMIT_SLICE, "commit slice") \
+	X(COMMIT_ATTRS, "commit slice and attributes") \
+	X(COMMIT_GROUP, "commit slice in a group") \
+	X(SETATTR, "setattr") \
+	X(ADVICE, "advice")
+/* clang-format on */
+
 enum pg_stmt_id {
-	PG_BEGIN = SQL_STMT_COUNT,
-	PG_COMMIT,
-	PG_ROLLBACK,
-	PG_XID,
-	PG_STATUS,
-	PG_END_SESSION,
-	PG_HAS_INDEX,
-	PG_COLUMNS,
-	PG_OWN_FIRST, /* operations in one statement (ops-*.c) */
-	PG_CREATE = PG_OWN_FIRST,
-	PG_CREATE_KNOWN,
-	PG_CREATE_DIR,
-	PG_CREATE_SYMLINK,
-	PG_LINK,
-	PG_UNLINK,
-	PG_UNLINK_KNOWN,
-	PG_UNLINK_TRASH,
-	PG_UNLINK_TRASH_KNOWN,
-	PG_LOCK_DIR,
-	PG_RMDIR,
-	PG_RMDIR_TRASH,
-	PG_COMMIT_SLICE,
-	PG_COMMIT_ATTRS,
-	PG_COMMIT_GROUP,
-	PG_SETATTR,
-	PG_ADVICE,
-	PG_STMT_COUNT,
+	PG_BEFORE_FIRST = SQL_STMT_COUNT - 1,
+#define ID(id, name) PG_##id,
+	PG_STATEMENTS(ID)
+#undef ID
+		PG_STMT_COUNT,
 };
 
 struct pg_stmt {
@@ -122,6 +129,8 @@ void pg_free_stmt(struct pg_stmt *st);
 int pg_queue(struct pg_conn *s, int id, bool keep);
 /* The same; the result goes to *ret. */
 int pg_queue_to(struct pg_conn *s, int id, PGresult **ret);
+/* Queues a statement whose result is kept, and sends the queue. */
+int pg_ask(struct pg_conn *s, int id);
 /* Sends the queue and reads all results. Returns the first error, in the order of statements. */
 int pg_exchange(struct pg_conn *s);
 /* Runs a text without parameters, whose words in braces are expanded; drops the result. */

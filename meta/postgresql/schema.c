@@ -4,69 +4,56 @@
 
 #include "meta/postgresql/pg-internal.h"
 
-static int ask(struct pg_conn *s, int id)
-{
-	int r = pg_queue(s, id, true);
-
-	return r ? r : pg_exchange(s);
-}
-
 /* ---- existing tables ---- */
 
-int pg_has_index(struct sql_conn *c, const char *table, const char *name)
+/* The condition of a query on pg_class c and pg_namespace n. */
+#define IN_SCHEMA "CASE WHEN $2='' THEN pg_table_is_visible(c.oid) ELSE n.nspname=$2 END"
+
+/* Runs a query with $1 and IN_SCHEMA. The caller calls pg_close_stmt, also after an error. */
+static int ask(struct sql_conn *c, int id, const char *query, const char *param)
 {
+	const char *schema = pg_db(c->db)->schema ?: "";
 	struct pg_conn *s = pg_conn(c);
-	const char *schema = pg_db(c->db)->schema;
-	struct pg_stmt *st;
-	int r = pg_prepare(s, PG_HAS_INDEX,
-			   "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid=c.relnamespace "
-			   "WHERE c.relname=? AND CASE WHEN ?='' THEN pg_table_is_visible(c.oid) "
-			   "ELSE n.nspname=? END");
+	int r = pg_prepare(s, id, query);
 
 	if (r < 0)
 		return r;
-	if (!schema)
-		schema = "";
-	st = s->stmt[PG_HAS_INDEX];
-	pg_bind_bytes(st, 1, name, strlen(name), true);
-	pg_bind_bytes(st, 2, schema, strlen(schema), true);
-	pg_bind_bytes(st, 3, schema, strlen(schema), true);
-	r = ask(s, PG_HAS_INDEX);
+	pg_bind_bytes(s->stmt[id], 1, param, strlen(param), true);
+	pg_bind_bytes(s->stmt[id], 2, schema, strlen(schema), true);
+	return pg_ask(s, id);
+}
+
+int pg_has_index(struct sql_conn *c, const char *table, const char *name)
+{
+	int r = ask(c, PG_HAS_INDEX,
+		    "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid=c.relnamespace "
+		    "WHERE c.relname=$1 AND " IN_SCHEMA,
+		    name);
+
 	if (!r)
-		r = PQntuples(st->result) > 0;
-	PQclear(st->result);
-	st->result = NULL;
+		r = PQntuples(pg_result(c, PG_HAS_INDEX)) > 0;
+	pg_close_stmt(c, PG_HAS_INDEX);
 	return r;
 }
 
 int pg_each_column(struct sql_conn *c, sql_column_fn see, void *arg)
 {
-	struct pg_conn *s = pg_conn(c);
-	const char *schema = pg_db(c->db)->schema, *prefix = sql_bare_prefix(c->db);
-	struct pg_stmt *st;
-	int r = pg_prepare(s, PG_COLUMNS,
-			   "SELECT c.relname,a.attname FROM pg_class c "
-			   "JOIN pg_namespace n ON n.oid=c.relnamespace "
-			   "JOIN pg_attribute a ON a.attrelid=c.oid AND a.attnum>0 "
-			   "AND NOT a.attisdropped WHERE c.relkind IN ('r','p') "
-			   "AND starts_with(c.relname,?) "
-			   "AND CASE WHEN ?='' THEN pg_table_is_visible(c.oid) "
-			   "ELSE n.nspname=? END");
+	const char *prefix = sql_bare_prefix(c->db);
+	const PGresult *rows;
+	int r = ask(c, PG_COLUMNS,
+		    "SELECT c.relname,a.attname FROM pg_class c "
+		    "JOIN pg_namespace n ON n.oid=c.relnamespace "
+		    "JOIN pg_attribute a ON a.attrelid=c.oid AND a.attnum>0 "
+		    "AND NOT a.attisdropped WHERE c.relkind IN ('r','p') "
+		    "AND starts_with(c.relname,$1) AND " IN_SCHEMA,
+		    prefix);
 
-	if (r < 0)
-		return r;
-	if (!schema)
-		schema = "";
-	st = s->stmt[PG_COLUMNS];
-	pg_bind_bytes(st, 1, prefix, strlen(prefix), true);
-	pg_bind_bytes(st, 2, schema, strlen(schema), true);
-	pg_bind_bytes(st, 3, schema, strlen(schema), true);
-	r = ask(s, PG_COLUMNS);
-	for (int row = 0; !r && row < PQntuples(st->result); row++)
-		see(arg, PQgetvalue(st->result, row, 0) + strlen(prefix),
-		    PQgetvalue(st->result, row, 1));
-	PQclear(st->result);
-	st->result = NULL;
+	if (!r) {
+		rows = pg_result(c, PG_COLUMNS);
+		for (int i = 0; i < PQntuples(rows); i++)
+			see(arg, PQgetvalue(rows, i, 0) + strlen(prefix), PQgetvalue(rows, i, 1));
+	}
+	pg_close_stmt(c, PG_COLUMNS);
 	return r;
 }
 

@@ -103,89 +103,84 @@ int sql_put_acl(struct sql_conn *c, const struct cfs_acl *rule, uint32_t *ret_id
 
 /* ---- operations ---- */
 
-struct acl {
+struct get_acl {
 	uint32_t id;
-	const struct cfs_acl *rule;
-	struct cfs_acl ret;
-	/* set_acl_id */
-	cfs_ino_t ino;
-	bool is_default;
-	int mode;
-	struct cfs_attr attr;
+	struct cfs_acl *ret;
 };
 
 static int get(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	struct acl *a = arg;
+	const struct get_acl *a = arg;
 
-	return sql_get_acl(c, a->id, &a->ret);
+	return sql_get_acl(c, a->id, a->ret);
 }
 
 int sql_op_get_acl(struct cfs_engine *e, const struct cfs_ctx *ctx, uint32_t id,
 		   struct cfs_acl *ret)
 {
-	struct acl a = {.id = id};
-	int r = sql_read(sql_db(e), ctx, CFS_META_OP_xattr, get, &a);
+	struct get_acl a = {id, ret};
 
-	if (r < 0)
-		return r;
-	*ret = a.ret;
-	return 0;
+	return sql_read(sql_db(e), ctx, CFS_META_OP_xattr, get, &a);
 }
+
+struct put_acl {
+	const struct cfs_acl *rule;
+	uint32_t *ret_id;
+};
 
 static int put(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	struct acl *a = arg;
+	const struct put_acl *a = arg;
 
 	sql_repeatable();
-	return sql_put_acl(c, a->rule, &a->id);
+	return sql_put_acl(c, a->rule, a->ret_id);
 }
 
 int sql_op_put_acl(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_acl *rule,
 		   uint32_t *ret_id)
 {
-	struct acl a = {.rule = rule};
-	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_xattr, put, &a);
+	struct put_acl a = {rule, ret_id};
 
-	if (r < 0)
-		return r;
-	*ret_id = a.id;
-	return 0;
+	return sql_txn(sql_db(e), ctx, CFS_META_OP_xattr, put, &a);
 }
+
+struct set_acl {
+	cfs_ino_t ino;
+	bool is_default;
+	uint32_t id;
+	int mode;
+	struct cfs_attr *attr;
+};
 
 static int set_id(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	struct acl *a = arg;
-	int r = sql_get_node(c, a->ino, true, &a->attr);
+	const struct set_acl *a = arg;
+	int r = sql_get_node(c, a->ino, true, a->attr);
 
 	if (r < 0)
 		return r;
-	if (ctx->check && ctx->uid != 0 && ctx->uid != a->attr.uid)
+	if (ctx->check && ctx->uid != 0 && ctx->uid != a->attr->uid)
 		return -EPERM;
-	if (a->attr.flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND))
+	if (a->attr->flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND))
 		return -EPERM;
 	if (a->is_default)
-		a->attr.default_acl = a->id;
+		a->attr->default_acl = a->id;
 	else
-		a->attr.access_acl = a->id;
+		a->attr->access_acl = a->id;
 	if (a->mode >= 0)
-		a->attr.mode = (uint16_t)(a->mode & 07777);
-	a->attr.ctime = ctx->now;
-	r = sql_update_node(c, a->ino, &a->attr);
+		a->attr->mode = (uint16_t)(a->mode & 07777);
+	a->attr->ctime = ctx->now;
+	r = sql_update_node(c, a->ino, a->attr);
 	if (r < 0)
 		return r;
 	return sql_log(c, ctx, "SETFACL(%" PRIu64 ",%d,%u,%u)", a->ino, a->is_default ? 2 : 1,
-		       a->id, a->attr.mode);
+		       a->id, a->attr->mode);
 }
 
 int sql_op_set_acl_id(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		      bool is_default, uint32_t id, int mode, struct cfs_attr *ret)
 {
-	struct acl a = {.ino = ino, .is_default = is_default, .id = id, .mode = mode};
-	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_xattr, set_id, &a);
+	struct set_acl a = {ino, is_default, id, mode, ret};
 
-	if (r < 0)
-		return r;
-	*ret = a.attr;
-	return 0;
+	return sql_txn(sql_db(e), ctx, CFS_META_OP_xattr, set_id, &a);
 }

@@ -198,9 +198,9 @@ int sql_op_read_heads(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cf
 /* Arguments and results of the functions that change a file's data. */
 struct change {
 	cfs_ino_t ino;
-	struct cfs_attr attr;
+	struct cfs_attr *attr;
 	uint64_t old_length;
-	struct cfs_usage usage;
+	struct cfs_usage *usage;
 
 	/* truncate, fallocate */
 	uint64_t off, length;
@@ -288,7 +288,7 @@ int sql_prepare_commit(struct sql_conn *c, struct sql_commit *a)
 struct find {
 	struct cfs_commit *commit;
 	bool released;
-	struct cfs_usage usage;
+	struct cfs_usage *usage;
 };
 
 /*
@@ -318,20 +318,17 @@ static int find_commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	/* Only the growth by this commit: later changes of the length are counted by their callers. */
 	then = req->attr;
 	then.length = CFS_MAX(end, req->known_length);
-	a->usage = (struct cfs_usage){0};
-	r = sql_usage_length(c, req->ino, &then, req->known_length, &a->usage);
+	*a->usage = (struct cfs_usage){0};
+	r = sql_usage_length(c, req->ino, &then, req->known_length, a->usage);
 	return r < 0 ? r : 1;
 }
 
 int sql_op_find_commit(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
 		       bool released, struct cfs_usage *ret_usage)
 {
-	struct find a = {.commit = c, .released = released};
-	int r = sql_read(sql_db(e), ctx, CFS_META_OP_write, find_commit, &a);
+	struct find a = {.commit = c, .released = released, .usage = ret_usage};
 
-	if (r > 0)
-		*ret_usage = a.usage;
-	return r;
+	return sql_read(sql_db(e), ctx, CFS_META_OP_write, find_commit, &a);
 }
 
 /* Updates the row of the file: length, times, and the attribute changes of the same commit. */
@@ -514,32 +511,28 @@ static int append_zeros(void *arg, const struct cfs_zero *z)
 /* The first step of truncate and fallocate: locks the file's row. */
 static int begin(struct sql_conn *c, const struct cfs_ctx *ctx, struct change *a)
 {
-	int r = sql_lock_file(c, ctx, a->ino, &a->attr);
+	int r = sql_lock_file(c, ctx, a->ino, a->attr);
 
-	a->usage = (struct cfs_usage){0};
-	a->old_length = a->attr.length;
+	*a->usage = (struct cfs_usage){0};
+	a->old_length = a->attr->length;
 	return r;
 }
 
 static int finish(struct sql_conn *c, const struct cfs_ctx *ctx, struct change *a)
 {
-	a->attr.mtime = a->attr.ctime = ctx->now;
-	return sql_finish_change(c, a->ino, &a->attr, a->old_length, &a->usage);
+	a->attr->mtime = a->attr->ctime = ctx->now;
+	return sql_finish_change(c, a->ino, a->attr, a->old_length, a->usage);
 }
 
 static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,
-	       struct change *a, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+	       struct change *a)
 {
 	struct cfs_optimistic *cache = sql_db(e)->optimistic;
 	int r = sql_txn(sql_db(e), ctx, op, fn, a);
 
-	if (r < 0)
-		return r;
-	if (cache)
-		cfs_optimistic_file_changed(cache, a->ino, &a->attr);
-	*ret = a->attr;
-	*ret_usage = a->usage;
-	return 0;
+	if (!r && cache)
+		cfs_optimistic_file_changed(cache, a->ino, a->attr);
+	return r;
 }
 
 static int truncate_file(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
@@ -553,7 +546,7 @@ static int truncate_file(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 	r = cfs_rules_truncate_zeros(a->old_length, a->length, append_zeros, &zeroing);
 	if (r < 0)
 		return r;
-	a->attr.length = a->length;
+	a->attr->length = a->length;
 	r = finish(c, ctx, a);
 	if (r < 0)
 		return r;
@@ -564,11 +557,11 @@ static int truncate_file(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 int sql_op_truncate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length,
 		    struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
-	struct change a = {.ino = ino, .length = length};
+	struct change a = {.ino = ino, .attr = ret, .usage = ret_usage, .length = length};
 
 	if (length >= CFS_FILE_MAX)
 		return -EFBIG;
-	return run(e, ctx, CFS_META_OP_truncate, truncate_file, &a, ret, ret_usage);
+	return run(e, ctx, CFS_META_OP_truncate, truncate_file, &a);
 }
 
 static int fallocate_file(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
@@ -585,22 +578,29 @@ static int fallocate_file(struct sql_conn *c, const struct cfs_ctx *ctx, void *a
 	if (r < 0)
 		return r;
 	if (!(a->mode & CFS_FALLOC_KEEP_SIZE))
-		a->attr.length = CFS_MAX(end, a->old_length);
+		a->attr->length = CFS_MAX(end, a->old_length);
 	r = finish(c, ctx, a);
 	if (r < 0)
 		return r;
 	return sql_log(c, ctx, "FALLOCATE(%" PRIu64 ",%u,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ")",
-		       a->ino, a->mode, a->off, a->length, a->attr.length);
+		       a->ino, a->mode, a->off, a->length, a->attr->length);
 }
 
 int sql_op_fallocate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, unsigned mode,
 		     uint64_t off, uint64_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
-	struct change a = {.ino = ino, .mode = mode, .off = off, .length = len};
+	struct change a = {
+		.ino = ino,
+		.attr = ret,
+		.usage = ret_usage,
+		.mode = mode,
+		.off = off,
+		.length = len,
+	};
 
 	if (!len)
 		return -EINVAL;
 	if (off >= CFS_FILE_MAX || len >= CFS_FILE_MAX - off)
 		return -EFBIG;
-	return run(e, ctx, CFS_META_OP_fallocate, fallocate_file, &a, ret, ret_usage);
+	return run(e, ctx, CFS_META_OP_fallocate, fallocate_file, &a);
 }

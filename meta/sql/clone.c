@@ -16,7 +16,7 @@ struct clone {
 	bool preserve;
 	/* results of one attempt */
 	struct cfs_attr attr;
-	struct cfs_usage usage;
+	struct cfs_usage *usage;
 	struct sql_refs refs;
 };
 
@@ -62,7 +62,7 @@ static int clone_ino(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	struct clone *a = arg;
 	int r;
 
-	a->usage = (struct cfs_usage){0};
+	*a->usage = (struct cfs_usage){0};
 	sql_refs_clear(&a->refs);
 	r = sql_get_node(c, a->src, true, &a->attr);
 	if (r < 0)
@@ -86,8 +86,8 @@ static int clone_ino(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (r < 0)
 		return r;
 	/* The clone of the parent has a copy of the parent's dir_stats row already. */
-	cfs_usage_inode(&a->usage, &a->attr, 1);
-	r = sql_write_usage(c, &a->usage);
+	cfs_usage_inode(a->usage, &a->attr, 1);
+	r = sql_write_usage(c, a->usage);
 	if (r < 0)
 		return r;
 	return sql_log(c, ctx, "CLONE(%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%d)", a->src, a->parent,
@@ -105,6 +105,7 @@ int sql_op_clone_ino(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		.name = name,
 		.len = len,
 		.preserve = preserve,
+		.usage = ret_usage,
 	};
 	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_other, clone_ino, &a);
 
@@ -112,7 +113,6 @@ int sql_op_clone_ino(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	if (r < 0)
 		return r;
 	*ret = (struct cfs_entry){.ino = ino, .attr = a.attr};
-	*ret_usage = a.usage;
 	return 0;
 }
 
@@ -123,7 +123,7 @@ static int attach(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	char buf[3 * CFS_NAME_MAX + 1];
 	int r;
 
-	a->usage = (struct cfs_usage){0};
+	*a->usage = (struct cfs_usage){0};
 	r = sql_keep_node(c, a->parent, &parent);
 	if (r >= 0)
 		r = cfs_rules_add_entry(ctx, a->parent, &parent);
@@ -148,8 +148,8 @@ static int attach(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		r = sql_keep_late(c, a->parent, &parent);
 	if (r < 0)
 		return r;
-	cfs_usage_entry(&a->usage, a->parent, &a->attr, 1);
-	r = sql_write_usage(c, &a->usage);
+	cfs_usage_entry(a->usage, a->parent, &a->attr, 1);
+	r = sql_write_usage(c, a->usage);
 	if (r < 0)
 		return r;
 	return sql_log(c, ctx, "ATTACH(%" PRIu64 ",%" PRIu64 ",%s)", a->ino, a->parent,
@@ -159,13 +159,10 @@ static int attach(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 int sql_op_attach(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		  const char *name, size_t len, struct cfs_usage *ret_usage)
 {
-	struct clone a = {.ino = ino, .parent = parent, .name = name, .len = len};
-	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_other, attach, &a);
+	struct clone a = {
+		.ino = ino, .parent = parent, .name = name, .len = len, .usage = ret_usage};
 
-	if (r < 0)
-		return r;
-	*ret_usage = a.usage;
-	return 0;
+	return sql_txn(sql_db(e), ctx, CFS_META_OP_other, attach, &a);
 }
 
 /* 1: an earlier attempt was committed, and its results are in *arg. */
@@ -182,7 +179,7 @@ static int drop_detached(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 		return 1;
 	if (r <= 0)
 		return r < 0 ? r : -ENOENT;
-	a->usage = (struct cfs_usage){0};
+	*a->usage = (struct cfs_usage){0};
 	r = sql_get_node(c, a->ino, true, &gone.attr);
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
@@ -192,10 +189,10 @@ static int drop_detached(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 		return r < 0 ? r : -ENOTEMPTY;
 	r = sql_dispose(c, ctx, &req, -1, &gone);
 	if (gone.outcome == CFS_REMOVED_DELETED)
-		cfs_usage_inode(&a->usage, &gone.attr, -1);
+		cfs_usage_inode(a->usage, &gone.attr, -1);
 	if (r < 0)
 		return r;
-	r = sql_write_usage(c, &a->usage);
+	r = sql_write_usage(c, a->usage);
 	if (r < 0)
 		return r;
 	return sql_log(c, ctx, "CLEANUP(%" PRIu64 ")", a->ino);
@@ -204,11 +201,8 @@ static int drop_detached(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 int sql_op_drop_detached(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 struct cfs_usage *ret_usage)
 {
-	struct clone a = {.ino = ino};
+	struct clone a = {.ino = ino, .usage = ret_usage};
 	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_other, drop_detached, &a);
 
-	if (r < 0)
-		return r;
-	*ret_usage = a.usage;
-	return 0;
+	return r < 0 ? r : 0;
 }

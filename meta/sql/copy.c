@@ -17,7 +17,7 @@ struct copy {
 	size_t used, size; /* bytes */
 	uint32_t indx;
 	struct sql_refs refs;
-	struct cfs_usage usage;
+	struct cfs_usage *usage;
 };
 
 static int load_records(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, struct cfs_slice **ret,
@@ -122,7 +122,7 @@ static int copy_range(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	int r;
 
 	a->c = c;
-	a->usage = (struct cfs_usage){0};
+	*a->usage = (struct cfs_usage){0};
 	a->used = 0;
 	sql_refs_clear(&a->refs);
 	r = lock_nodes(ctx, a);
@@ -136,7 +136,7 @@ static int copy_range(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	old_length = a->dst.length;
 	a->dst.length = CFS_MAX(old_length, q->dst_off + a->len);
 	a->dst.mtime = a->dst.ctime = ctx->now;
-	r = sql_finish_change(c, q->dst, &a->dst, old_length, &a->usage);
+	r = sql_finish_change(c, q->dst, &a->dst, old_length, a->usage);
 	if (r < 0)
 		return r;
 	return sql_log(c, ctx,
@@ -150,7 +150,7 @@ int sql_op_copy_range(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		      struct cfs_attr *ret_dst, struct cfs_usage *ret_usage)
 {
 	struct cfs_optimistic *cache = sql_db(e)->optimistic;
-	struct copy a = {.req = req};
+	struct copy a = {.req = req, .usage = ret_usage};
 	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_copy_range, copy_range, &a);
 
 	sql_refs_free(&a.refs);
@@ -161,6 +161,5 @@ int sql_op_copy_range(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		cfs_optimistic_file_changed(cache, req->dst, &a.dst);
 	*ret_copied = a.len;
 	*ret_dst = a.dst;
-	*ret_usage = a.usage;
 	return 0;
 }

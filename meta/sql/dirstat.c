@@ -6,17 +6,17 @@
 
 struct dir_stat {
 	cfs_ino_t dir;
-	struct cfs_dir_stat st;
+	struct cfs_dir_stat *ret;
 };
 
 static int get(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	struct dir_stat *a = arg;
+	const struct dir_stat *a = arg;
 	int r = sql_row(c, SQL_get_dir_stat, "i", a->dir);
 
 	if (r <= 0)
 		return r < 0 ? r : -ENODATA;
-	a->st = (struct cfs_dir_stat){
+	*a->ret = (struct cfs_dir_stat){
 		.length = sql_int(c, SQL_get_dir_stat, 0),
 		.space = sql_int(c, SQL_get_dir_stat, 1),
 		.inodes = sql_int(c, SQL_get_dir_stat, 2),
@@ -28,13 +28,9 @@ static int get(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 int sql_op_get_dir_stat(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir,
 			struct cfs_dir_stat *ret)
 {
-	struct dir_stat a = {.dir = dir};
-	int r = sql_read(sql_db(e), ctx, CFS_META_OP_other, get, &a);
+	struct dir_stat a = {dir, ret};
 
-	if (r < 0)
-		return r;
-	*ret = a.st;
-	return 0;
+	return sql_read(sql_db(e), ctx, CFS_META_OP_other, get, &a);
 }
 
 struct add_usage {

@@ -148,14 +148,14 @@ struct remove {
 	const struct cfs_engine_remove *req;
 	/* results of one attempt */
 	bool raced; /* the name leads to another inode than at the lookup: look it up again */
-	struct cfs_removed ret;
-	struct cfs_usage usage;
+	struct cfs_removed *ret;
+	struct cfs_usage *usage;
 };
 
 static int log_removal(struct sql_conn *c, const struct cfs_ctx *ctx, const struct remove *a)
 {
 	const struct cfs_engine_remove *req = a->req;
-	uint64_t trash = a->ret.outcome == CFS_REMOVED_TRASHED ? req->trash : 0;
+	uint64_t trash = a->ret->outcome == CFS_REMOVED_TRASHED ? req->trash : 0;
 	char name[3 * CFS_NAME_MAX + 1];
 
 	if (!cfs_host_changelog(sql_host(c)))
@@ -163,10 +163,10 @@ static int log_removal(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 	cfs_changelog_name(req->name, req->name_len, name);
 	if (req->dir)
 		return sql_log(c, ctx, "RMDIR(%" PRIu64 ",%s,%" PRIu64 "):%" PRIu64, req->parent,
-			       name, trash, a->ret.ino);
+			       name, trash, a->ret->ino);
 	return sql_log(c, ctx, "UNLINK(%" PRIu64 ",%s,%" PRIu64 ",%s,false):%" PRIu64, req->parent,
-		       name, trash, a->ret.outcome == CFS_REMOVED_SUSTAINED ? "true" : "false",
-		       a->ret.ino);
+		       name, trash, a->ret->outcome == CFS_REMOVED_SUSTAINED ? "true" : "false",
+		       a->ret->ino);
 }
 
 static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
@@ -177,8 +177,8 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	struct sql_edge edge;
 	int r;
 
-	a->usage = (struct cfs_usage){0};
-	a->ret = (struct cfs_removed){0};
+	*a->usage = (struct cfs_usage){0};
+	*a->ret = (struct cfs_removed){0};
 	a->raced = false;
 	r = sql_get_node(c, req->parent, false, &parent);
 	if (r < 0)
@@ -188,11 +188,11 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 		return r;
 	if (req->dir != (edge.type == CFS_TYPE_DIR))
 		return req->dir ? -ENOTDIR : -EISDIR;
-	a->ret.ino = edge.ino;
-	r = lock_victim(c, &edge, &a->ret.attr);
+	a->ret->ino = edge.ino;
+	r = lock_victim(c, &edge, &a->ret->attr);
 	if (r < 0)
 		return r;
-	r = cfs_rules_remove_entry(ctx, req->parent, &parent, &a->ret.attr);
+	r = cfs_rules_remove_entry(ctx, req->parent, &parent, &a->ret->attr);
 	if (r < 0)
 		return r;
 	if (req->dir) {
@@ -208,16 +208,16 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	a->raced = r == 0;
 	if (r <= 0)
 		return r < 0 ? r : -ENOENT;
-	r = sql_dispose(c, ctx, req, -1, &a->ret);
+	r = sql_dispose(c, ctx, req, -1, a->ret);
 	if (r < 0)
 		return r;
-	cfs_usage_removed(&a->usage, req->parent, req->trash, &a->ret);
+	cfs_usage_removed(a->usage, req->parent, req->trash, a->ret);
 	r = sql_touch_dir(c, ctx, req->parent, req->dir ? -1 : 0);
 	if (r < 0)
 		return r;
 	if (!cfs_ino_is_trash(req->parent))
-		a->ret.parent = sql_touched(ctx, &parent, req->dir ? -1 : 0);
-	r = sql_write_usage(c, &a->usage);
+		a->ret->parent = sql_touched(ctx, &parent, req->dir ? -1 : 0);
+	r = sql_write_usage(c, a->usage);
 	return r < 0 ? r : log_removal(c, ctx, a);
 }
 
@@ -225,15 +225,11 @@ int sql_op_remove(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		  const struct cfs_engine_remove *req, struct cfs_removed *ret,
 		  struct cfs_usage *ret_usage)
 {
-	struct remove a = {.req = req};
+	struct remove a = {.req = req, .ret = ret, .usage = ret_usage};
 	int r;
 
 	do
 		r = sql_txn(sql_db(e), ctx, cfs_remove_op(req), remove_entry, &a);
 	while (r == -ENOENT && a.raced && !cfs_deadline_passed(ctx->deadline));
-	if (r < 0)
-		return r;
-	*ret = a.ret;
-	*ret_usage = a.usage;
-	return 0;
+	return r;
 }

@@ -31,48 +31,38 @@ struct cfs_link {
 	struct cfs_tls_session *session;
 };
 
-/* Returns a listening descriptor, or a negative errno. */
-typedef int (*cfs_link_listen_fn)(const struct sockaddr *addr, socklen_t len);
-/* Accepts a connection; -EAGAIN: none. */
-typedef int (*cfs_link_accept_fn)(struct cfs_link *l, int listen_fd, struct sockaddr_storage *from);
-/* Starts connecting; fd becomes writable when that has ended. */
-typedef int (*cfs_link_connect_fn)(struct cfs_link *l, const struct sockaddr *addr, socklen_t len);
-/* The result of connecting: 0, or a negative errno. */
-typedef int (*cfs_link_connected_fn)(struct cfs_link *l);
-/*
- * Handshake of the link; optional. 0: done, and ops may be others; -EAGAIN: call again once fd is
- * readable (*ret_out: writable). -EPROTOTYPE: the other side does not speak this protocol.
- */
-typedef int (*cfs_link_handshake_fn)(struct cfs_link *l, bool *ret_out);
-/* A secret that only the two ends of this connection know (RFC 9266); optional, after the
- * handshake. */
-typedef void (*cfs_link_binding_fn)(struct cfs_link *l, uint8_t ret[CFS_LINK_BINDING]);
-/* 0: the other side has closed. */
-typedef ssize_t (*cfs_link_recv_fn)(struct cfs_link *l, struct iovec *iov, int n);
-/* more: the next send follows at once. */
-typedef ssize_t (*cfs_link_send_fn)(struct cfs_link *l, struct iovec *iov, int n, bool more);
-/* Moves up to len bytes out of a pipe. Optional: large answers are copied. */
-typedef ssize_t (*cfs_link_splice_fn)(struct cfs_link *l, int pipe_fd, size_t len, bool more);
-/* poll(2) shows fd as readable only from so many bytes on (SO_RCVLOWAT). Optional. */
-typedef void (*cfs_link_expect_fn)(struct cfs_link *l, size_t bytes);
-/* Shuts the connection down in both directions; fd stays open until close. Any thread. */
-typedef void (*cfs_link_cut_fn)(struct cfs_link *l);
-typedef void (*cfs_link_close_fn)(struct cfs_link *l);
-
 struct cfs_link_ops {
 	enum cfs_peer_transport transport;
-	cfs_link_listen_fn listen;
-	cfs_link_accept_fn accept;
-	cfs_link_connect_fn connect;
-	cfs_link_connected_fn connected;
-	cfs_link_handshake_fn handshake;
-	cfs_link_binding_fn binding;
-	cfs_link_recv_fn recv;
-	cfs_link_send_fn send;
-	cfs_link_splice_fn splice;
-	cfs_link_expect_fn expect;
-	cfs_link_cut_fn cut;
-	cfs_link_close_fn close;
+	/* Returns a listening descriptor, or a negative errno. */
+	int (*listen)(const struct sockaddr *addr, socklen_t len);
+	/* Accepts a connection; -EAGAIN: none. */
+	int (*accept)(struct cfs_link *l, int listen_fd, struct sockaddr_storage *from);
+	/* Starts connecting; fd becomes writable when that has ended. */
+	int (*connect)(struct cfs_link *l, const struct sockaddr *addr, socklen_t len);
+	/* The result of connecting: 0, or a negative errno. */
+	int (*connected)(struct cfs_link *l);
+	/*
+	 * Handshake of the link; optional. 0: done, and ops may be others; -EAGAIN: call again once
+	 * fd is readable (*ret_out: writable). -EPROTOTYPE: the other side does not speak this
+	 * protocol.
+	 */
+	int (*handshake)(struct cfs_link *l, bool *ret_out);
+	/*
+	 * A secret that only the two ends of this connection know (RFC 9266); optional, after the
+	 * handshake.
+	 */
+	void (*binding)(struct cfs_link *l, uint8_t ret[CFS_LINK_BINDING]);
+	/* 0: the other side has closed. */
+	ssize_t (*recv)(struct cfs_link *l, struct iovec *iov, int n);
+	/* more: the next send follows at once. */
+	ssize_t (*send)(struct cfs_link *l, struct iovec *iov, int n, bool more);
+	/* Moves up to len bytes out of a pipe. Optional: large answers are copied. */
+	ssize_t (*splice)(struct cfs_link *l, int pipe_fd, size_t len, bool more);
+	/* poll(2) shows fd as readable only from so many bytes on (SO_RCVLOWAT). Optional. */
+	void (*expect)(struct cfs_link *l, size_t bytes);
+	/* Shuts the connection down in both directions; fd stays open until close. Any thread. */
+	void (*cut)(struct cfs_link *l);
+	void (*close)(struct cfs_link *l);
 };
 
 /* Members of the table for TCP that TLS has, too. */

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -14,15 +15,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/thread.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/control.h"
 #include "cmd/access/silent.h"
@@ -33,13 +32,14 @@
 #define SILENCE_MS 60000 /* for each other one: an upgrade or a restart takes time */
 #define LOOK_UP_MS 60000
 #define SIGNAL_MS  2000 /* for an answer after a signal that ends the command */
-#define READ_TRIES 100
 
-/* Shared with the child. */
+/* Shared by the processes. */
 struct place {
-	_Atomic uint32_t version; /* odd while it changes */
+	_Atomic uint32_t
+		changes; /* counted after each one, so that a reader sees the last one whole */
 	bool is_mount;
 	char path[PATH_MAX];
+	_Atomic uint32_t answers; /* of the mount to the asker */
 };
 
 static struct place *place;
@@ -50,10 +50,9 @@ static void set_place(const char *path, bool is_mount)
 {
 	if (!place)
 		return;
-	atomic_fetch_add(&place->version, 1);
 	place->is_mount = is_mount;
 	snprintf(place->path, sizeof(place->path), "%s", path ? path : "");
-	atomic_fetch_add(&place->version, 1);
+	atomic_fetch_add(&place->changes, 1);
 }
 
 void watch_path(const char *path)
@@ -66,293 +65,221 @@ void watch_mount(const char *point)
 	set_place(point, true);
 }
 
-/* ---- the watching process ---- */
+/* ---- the asker: a process that only asks the mount ---- */
 
-/* Output that is passed on. A pipe that the child had itself would stay open while it hangs. */
-struct stream {
-	int from, to; /* from: -1 when it has ended */
-	char buf[PIPE_BUF];
-	size_t at, len;
-	bool failed; /* to write */
-};
-
-struct watch {
-	pid_t child, asker;
-	int ended, signals; /* descriptors that tell of the child's end, and of signals */
-	int sock;	    /* to the asker; -1: none yet */
-	struct stream out[2];
-	uint32_t version;
-	char point[PATH_MAX]; /* mount that is asked; "": none */
-	uint64_t ticked_ms, looking_ms, silent_ms;
-	bool asked, answered, looking;
-	int signo;
-};
-
-static bool read_place(char path[PATH_MAX], bool *ret_is_mount, uint32_t *ret_version)
+static void die_with(pid_t parent)
 {
-	uint32_t version;
-	int i;
-
-	for (i = 0; i < READ_TRIES; i++) {
-		version = atomic_load(&place->version);
-		memcpy(path, place->path, PATH_MAX);
-		path[PATH_MAX - 1] = '\0';
-		*ret_is_mount = place->is_mount;
-		*ret_version = version;
-		if (!(version & 1) && atomic_load(&place->version) == version)
-			return true;
-	}
-	return false;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(CMD_SYSTEM);
 }
 
 /*
  * Asks for attributes of a file that needs neither metadata nor permission; the kernel may not answer
  * by itself. Any result is an answer.
  */
-__attribute__((noreturn)) static void answer_questions(int sock)
+__attribute__((noreturn)) static void ask(const char *path)
 {
-	char path[PATH_MAX + sizeof(CFS_CONTROL_NAME) + 1];
 	struct statx st;
-	ssize_t n;
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	dup2(sock, STDIN_FILENO);
-	close_range(STDOUT_FILENO, ~0U, 0);
-	while ((n = recv(STDIN_FILENO, path, sizeof(path) - 1, 0)) > 0) {
-		path[n] = '\0';
+	close_range(STDIN_FILENO, ~0U, 0);
+	for (;;) {
 		(void)statx(AT_FDCWD, path, AT_STATX_FORCE_SYNC, STATX_BASIC_STATS, &st);
-		if (send(STDIN_FILENO, "", 1, MSG_NOSIGNAL) != 1)
-			break;
+		atomic_fetch_add(&place->answers, 1);
+		poll(NULL, 0, TICK_MS);
 	}
-	_exit(0);
 }
 
-static int start_asker(struct watch *w)
-{
-	int pair[2];
+/* ---- the watching process ---- */
 
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-		return -errno;
-	w->asker = fork();
-	if (w->asker == 0) {
-		close(pair[0]);
-		answer_questions(pair[1]);
-	}
-	close(pair[1]);
-	if (w->asker < 0) {
-		close(pair[0]);
-		return -EAGAIN;
-	}
-	w->sock = pair[0];
-	return 0;
-}
+/* Output that a thread passes on. A pipe that the child had itself would stay open while it hangs. */
+struct stream {
+	int from, to; /* from: -1 when there is none */
+	pthread_t thread;
+	bool failed; /* to write */
+};
+
+struct watch {
+	pid_t child, asker; /* asker: 0, there is none */
+	struct stream out[2];
+	uint32_t changes, answers;
+	char path[PATH_MAX], point[PATH_MAX]; /* point: mount that is asked; "": none */
+	uint64_t looking_ms, silent_ms;
+	bool answered, looking;
+	int signo;
+};
+
+static _Atomic bool child_ended;
 
 static void end_asker(struct watch *w)
 {
-	if (w->sock < 0)
+	if (w->asker <= 0)
 		return;
 	kill(w->asker, SIGKILL);
 	waitpid(w->asker, NULL, WNOHANG);
-	close(w->sock);
-	w->sock = -1;
-	w->asked = w->answered = false;
 }
 
-static void ask(struct watch *w)
+/* Without an asker the mount counts as silent. */
+static void start_asker(struct watch *w)
 {
 	char path[PATH_MAX + sizeof(CFS_CONTROL_NAME) + 1];
-	int n = snprintf(path, sizeof(path), "%s/" CFS_CONTROL_NAME, w->point);
+	pid_t parent = getpid();
 
-	/* Without an asker the mount counts as silent. */
-	w->asked = true;
-	w->silent_ms = 0;
-	if (w->sock >= 0 || start_asker(w) == 0)
-		(void)send(w->sock, path, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-static void take_answer(struct watch *w)
-{
-	char byte;
-
-	if (recv(w->sock, &byte, 1, MSG_DONTWAIT) != 1) {
-		end_asker(w);
-		return;
+	snprintf(path, sizeof(path), "%s/" CFS_CONTROL_NAME, w->point);
+	w->asker = fork();
+	if (w->asker == 0) {
+		die_with(parent);
+		ask(path);
 	}
-	w->asked = false;
-	w->answered = true;
 }
 
 /* Where the child is. */
 static void find_place(struct watch *w)
 {
-	char path[PATH_MAX], point[PATH_MAX] = "";
-	uint32_t version;
-	bool is_mount;
+	uint32_t changes = atomic_load(&place->changes);
+	char point[PATH_MAX] = "";
 
-	if (!read_place(path, &is_mount, &version) || version == w->version)
+	if (changes == w->changes)
 		return;
-	w->version = version;
-	w->looking = !is_mount && *path;
+	w->changes = changes;
+	snprintf(w->path, sizeof(w->path), "%s", place->path);
+	w->looking = !place->is_mount && *w->path;
 	w->looking_ms = 0;
-	if (is_mount)
-		memcpy(point, path, sizeof(point));
-	else if (*path && control_seek_mount(path, point, sizeof(point)) < 0)
+	if (place->is_mount)
+		memcpy(point, w->path, sizeof(point));
+	else if (*w->path && control_seek_mount(w->path, point, sizeof(point)) < 0)
 		*point = '\0';
-	if (strcmp(point, w->point) != 0)
-		end_asker(w);
+	if (!strcmp(point, w->point))
+		return;
+	end_asker(w);
 	memcpy(w->point, point, sizeof(point));
+	w->asker = 0;
+	w->answered = false;
+	w->silent_ms = 0;
+	if (*point)
+		start_asker(w);
 }
 
 /* Returns false when the command is given up, after a message. */
 static bool tick(struct watch *w, uint64_t ms)
 {
 	uint64_t limit = w->signo ? SIGNAL_MS : w->answered ? SILENCE_MS : FIRST_MS;
-	char path[PATH_MAX];
-	uint32_t version;
-	bool is_mount;
+	uint32_t answers = atomic_load(&place->answers);
 
-	find_place(w);
-	w->silent_ms += w->asked ? ms : 0;
+	if (answers != w->answers) {
+		w->answered = true;
+		w->silent_ms = 0;
+	} else if (w->asker) {
+		w->silent_ms += ms;
+	}
+	w->answers = answers;
 	w->looking_ms += w->looking ? ms : 0;
-	if (!w->asked && *w->point)
-		ask(w);
-	if (w->asked && w->silent_ms >= limit) {
+	find_place(w);
+	if (w->silent_ms >= limit) {
 		silent_error(w->point);
 		return false;
 	}
 	if (w->looking && w->looking_ms >= (w->signo ? SIGNAL_MS : LOOK_UP_MS)) {
-		if (read_place(path, &is_mount, &version))
-			cmd_error("%s: a file system on the way to it does not answer", path);
+		cmd_error("%s: a file system on the way to it does not answer", w->path);
 		return false;
 	}
 	return true;
 }
 
-/* Never waits: a pipe that is ready takes PIPE_BUF bytes. */
-static void pass_on(struct stream *s, short from, short to)
+static bool write_all(int fd, const char *buf, size_t len)
 {
+	struct pollfd p = {.fd = fd, .events = POLLOUT};
 	ssize_t n;
 
-	if (s->len && to) {
-		n = write(s->to, s->buf + s->at, s->len);
-		s->failed = n < 0 && errno != EINTR && errno != EAGAIN;
-		if (s->failed)
-			goto end;
-		s->at += n > 0 ? (size_t)n : 0;
-		s->len -= n > 0 ? (size_t)n : 0;
-	} else if (!s->len && from) {
-		n = read(s->from, s->buf, sizeof(s->buf));
-		if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
-			goto end;
-		s->at = 0;
-		s->len = n > 0 ? (size_t)n : 0;
-	}
-	return;
-end:
-	/* The child gets the error at its next write. */
-	close(s->from);
-	s->from = -1;
-	s->len = 0;
-}
-
-static int end_by(int sig)
-{
-	sigset_t set;
-
-	sigemptyset(&set);
-	sigaddset(&set, sig);
-	signal(sig, SIG_DFL);
-	raise(sig);
-	sigprocmask(SIG_UNBLOCK, &set, NULL);
-	return CMD_INTERRUPTED;
-}
-
-static void take_signal(struct watch *w)
-{
-	struct signalfd_siginfo info;
-
-	if (read(w->signals, &info, sizeof(info)) != sizeof(info))
-		return;
-	if (!w->signo)
-		w->silent_ms = w->looking_ms = 0;
-	w->signo = (int)info.ssi_signo;
-	if (w->child)
-		kill(w->child, w->signo);
-	else
-		exit(end_by(w->signo));
-}
-
-/* One round of waiting. *ret_idle: no output was passed on. */
-static void step(struct watch *w, int timeout_ms, bool *ret_idle)
-{
-	struct pollfd p[] = {
-		{.fd = w->ended, .events = POLLIN},
-		{.fd = w->signals, .events = POLLIN},
-		{.fd = w->sock, .events = POLLIN},
-		{.fd = w->out[0].len ? -1 : w->out[0].from, .events = POLLIN},
-		{.fd = w->out[0].len ? w->out[0].to : -1, .events = POLLOUT},
-		{.fd = w->out[1].len ? -1 : w->out[1].from, .events = POLLIN},
-		{.fd = w->out[1].len ? w->out[1].to : -1, .events = POLLOUT},
-	};
-	size_t i;
-
-	*ret_idle = true;
-	if (poll(p, CFS_ARRAY_SIZE(p), timeout_ms) <= 0)
-		return;
-	if (p[1].revents)
-		take_signal(w);
-	if (p[2].revents)
-		take_answer(w);
-	for (i = 0; i < 2; i++) {
-		pass_on(&w->out[i], p[3 + 2 * i].revents, p[4 + 2 * i].revents);
-		*ret_idle = *ret_idle && !p[3 + 2 * i].revents && !p[4 + 2 * i].revents;
-	}
-}
-
-/* Returns false when the child was given up. */
-static bool await_child(struct watch *w, int *ret_status)
-{
-	uint64_t now_ms;
-	bool idle;
-
-	w->ticked_ms = cfs_now_ms();
-	while (waitpid(w->child, ret_status, WNOHANG) == 0) {
-		step(w, TICK_MS, &idle);
-		now_ms = cfs_now_ms();
-		if (now_ms < w->ticked_ms + TICK_MS)
-			continue;
-		/* A time in which this process was stopped is not one of silence. */
-		if (!tick(w, CFS_MIN(now_ms - w->ticked_ms, (uint64_t)(2 * TICK_MS))))
+	while (len) {
+		n = write(fd, buf, len);
+		if (n < 0 && errno != EAGAIN)
 			return false;
-		w->ticked_ms = now_ms;
+		if (n < 0)
+			poll(&p, 1, TICK_MS);
+		buf += n > 0 ? n : 0;
+		len -= n > 0 ? (size_t)n : 0;
 	}
 	return true;
 }
 
-/* Output that the child has written before its end. */
-static void pass_rest_on(struct watch *w)
+/* Until the end of the output, or until a child that has ended has left no more. */
+static void *pass_on(void *arg)
 {
-	bool idle = false;
+	struct stream *s = arg;
+	struct pollfd p = {.fd = s->from, .events = POLLIN};
+	char buf[PIPE_BUF];
+	ssize_t n = 0;
 
-	w->ended = -1;
-	w->child = 0;
-	while (!idle || w->out[0].len || w->out[1].len)
-		step(w, w->out[0].len || w->out[1].len ? TICK_MS : 0, &idle);
+	while (!s->failed && (poll(&p, 1, TICK_MS) > 0 || !atomic_load(&child_ended))) {
+		if (!p.revents)
+			continue;
+		n = read(s->from, buf, sizeof(buf));
+		if (n <= 0)
+			break;
+		s->failed = !write_all(s->to, buf, (size_t)n);
+	}
+	/* The child gets the error at its next write. */
+	close(s->from);
+	return NULL;
 }
 
-static int watch(struct watch *w)
+static int end_by(int sig)
 {
-	bool ends = signal(SIGPIPE, SIG_IGN) == SIG_DFL;
-	int status = 0;
+	signal(sig, SIG_DFL);
+	raise(sig);
+	return CMD_INTERRUPTED;
+}
 
-	w->ended = (int)syscall(SYS_pidfd_open, w->child, 0);
-	if (!await_child(w, &status)) {
-		kill(w->child, SIGKILL);
-		end_asker(w);
-		pass_rest_on(w);
-		return w->signo ? end_by(w->signo) : CMD_SYSTEM;
+/* Returns false when the child was given up. */
+static bool await_child(struct watch *w, const sigset_t *signals, int *ret_status)
+{
+	const struct timespec wait = {.tv_nsec = TICK_MS * 1000000};
+	uint64_t ticked_ms = cfs_now_ms(), now_ms;
+	int sig;
+
+	while (waitpid(w->child, ret_status, WNOHANG) == 0) {
+		sig = sigtimedwait(signals, NULL, &wait);
+		if (sig > 0 && sig != SIGCHLD) {
+			if (!w->signo)
+				w->silent_ms = w->looking_ms = 0;
+			w->signo = sig;
+			kill(w->child, sig);
+		}
+		now_ms = cfs_now_ms();
+		if (now_ms < ticked_ms + TICK_MS)
+			continue;
+		/* A time in which this process was stopped is not one of silence. */
+		if (!tick(w, CFS_MIN(now_ms - ticked_ms, (uint64_t)(2 * TICK_MS))))
+			return false;
+		ticked_ms = now_ms;
 	}
-	pass_rest_on(w);
+	return true;
+}
+
+static int watch(struct watch *w, const sigset_t *signals, const sigset_t *mask)
+{
+	bool ends = signal(SIGPIPE, SIG_IGN) == SIG_DFL, given_up;
+	int status = 0, i;
+
+	for (i = 0; i < 2; i++) {
+		if (w->out[i].from >= 0 &&
+		    cfs_thread_start("output", pass_on, &w->out[i], &w->out[i].thread) < 0) {
+			kill(w->child, SIGKILL);
+			return cmd_error("cannot start a thread");
+		}
+	}
+	given_up = !await_child(w, signals, &status);
+	if (given_up)
+		kill(w->child, SIGKILL);
+	end_asker(w);
+	sigprocmask(SIG_SETMASK, mask, NULL);
+	atomic_store(&child_ended, true);
+	for (i = 0; i < 2; i++)
+		if (w->out[i].from >= 0)
+			pthread_join(w->out[i].thread, NULL);
+	if (given_up)
+		return w->signo ? end_by(w->signo) : CMD_SYSTEM;
 	if (WIFSIGNALED(status))
 		return end_by(WTERMSIG(status));
 	if (w->out[0].failed && ends)
@@ -388,9 +315,8 @@ static bool is_one_file(int a, int b)
 	       x.st_ino == y.st_ino;
 }
 
-static int prepare(struct watch *w, int fds[2], sigset_t *ret_mask)
+static int prepare(struct watch *w, int fds[2])
 {
-	sigset_t set;
 	int r;
 
 	place = mmap(NULL, sizeof(*place), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
@@ -403,27 +329,23 @@ static int prepare(struct watch *w, int fds[2], sigset_t *ret_mask)
 		fds[1] = fcntl(fds[0], F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 	else if (r == 0)
 		r = make_stream(STDERR_FILENO, &w->out[1], &fds[1]);
-	if (r < 0)
-		return r;
-	sigemptyset(&set);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGHUP);
-	w->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (w->signals < 0)
-		return -errno;
-	sigprocmask(SIG_BLOCK, &set, ret_mask);
-	return 0;
+	return r;
 }
 
 int watch_command(void)
 {
-	static struct watch w = {.sock = -1};
-	int fds[2] = {-1, -1}, i, r;
+	static struct watch w;
+	int fds[2] = {-1, -1}, i, r = prepare(&w, fds);
 	pid_t parent = getpid();
-	sigset_t mask;
+	sigset_t signals, mask;
 
-	r = prepare(&w, fds, &mask);
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGINT);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGHUP);
+	sigaddset(&signals, SIGCHLD);
+	signal(SIGCHLD, SIG_DFL);
+	sigprocmask(SIG_BLOCK, &signals, &mask);
 	w.child = r < 0 ? -1 : fork();
 	if (w.child < 0)
 		return cmd_error("cannot start a process: %s", strerror(r < 0 ? -r : errno));
@@ -435,14 +357,11 @@ int watch_command(void)
 		close(fds[i]);
 	}
 	if (w.child > 0)
-		return watch(&w);
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (getppid() != parent)
-		_exit(CMD_SYSTEM);
+		return watch(&w, &signals, &mask);
+	die_with(parent);
 	sigprocmask(SIG_SETMASK, &mask, NULL);
 	for (i = 0; i < 2; i++)
 		if (w.out[i].from >= 0)
 			close(w.out[i].from);
-	close(w.signals);
 	return -1;
 }

@@ -7,26 +7,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Room for one element more behind the n of v, which has room for cap. 0 or -ENOMEM. */
-#define CFS_ARRAY_ROOM(v, n, cap) cfs_array_room(&(v), (n), &(cap), sizeof(*(v)))
+/* Room for n elements of v in all, which has room for cap. 0 or -ENOMEM. */
+#define CFS_ARRAY_RESERVE(v, n, cap) cfs_array_reserve(&(v), (n), &(cap), sizeof(*(v)))
+
+/* Room for one element more behind the n of v. 0 or -ENOMEM. */
+#define CFS_ARRAY_ROOM(v, n, cap)                                                                  \
+	((n) < (cap) ? 0 : CFS_ARRAY_RESERVE(v, (cap) ? 2 * (cap) : 16, cap))
 
 /* Puts an element there. 0 or -ENOMEM. */
 #define CFS_ARRAY_ADD(v, n, cap, ...)                                                              \
 	(CFS_ARRAY_ROOM(v, n, cap) < 0 ? -ENOMEM : ((v)[(n)++] = (__VA_ARGS__), 0))
 
-static inline int cfs_array_room(void *v_ptr, size_t n, size_t *cap, size_t size)
+static inline int cfs_array_reserve(void *v_ptr, size_t n, size_t *cap, size_t size)
 {
-	size_t bigger = *cap ? 2 * *cap : 16;
 	void *v;
 
-	if (n < *cap)
+	if (n <= *cap)
 		return 0;
 	memcpy(&v, v_ptr, sizeof(v));
-	v = reallocarray(v, bigger, size);
+	v = reallocarray(v, n, size);
 	if (!v)
 		return -ENOMEM;
 	memcpy(v_ptr, &v, sizeof(v));
-	*cap = bigger;
+	*cap = n;
 	return 0;
 }
 

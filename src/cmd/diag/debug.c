@@ -60,35 +60,38 @@ static void append_named(FILE *out, const char *path)
 	append_file(out, path);
 }
 
-struct page {
-	FILE *out;
-	char *text;
-	size_t len;
+/* What a page is about. */
+struct subject {
+	const char *point;
+	unsigned dev; /* minor number of the mount's device */
+	pid_t pid;
+	const char *path;
 };
 
-static FILE *page_begin(struct page *p)
+/* Adds what print() writes; an error is reported in its place. */
+static void add_page(struct tar *t, const char *name, int (*print)(FILE *out, struct subject *s),
+		     struct subject *s)
 {
-	*p = (struct page){0};
-	p->out = open_memstream(&p->text, &p->len);
-	return p->out;
-}
+	char *text = NULL;
+	size_t len;
+	FILE *out = open_memstream(&text, &len);
+	int r;
 
-static void page_end(struct page *p, struct tar *t, const char *name)
-{
-	fclose(p->out);
-	if (p->text)
-		tar_add(t, name, p->text, p->len);
-	free(p->text);
-}
-
-static void add_file(struct tar *t, const char *name, const char *path)
-{
-	struct page p;
-
-	if (!page_begin(&p))
+	if (!out)
 		return;
-	append_file(p.out, path);
-	page_end(&p, t, name);
+	r = print(out, s);
+	if (r < 0)
+		fprintf(out, "(%s)\n", strerror(-r));
+	fclose(out);
+	if (text)
+		tar_add(t, name, text, len);
+	free(text);
+}
+
+static int print_file(FILE *out, struct subject *s)
+{
+	append_file(out, s->path);
+	return 0;
 }
 
 /* Reads a file of the mount, which may hang. */
@@ -125,23 +128,20 @@ static pid_t pid_in_config(const char *text)
 	return (pid_t)pid;
 }
 
-static void add_version(struct tar *t)
+static int print_version(FILE *out, struct subject *s)
 {
 	struct cfs_fuse_features f;
 	struct utsname un = {0};
-	struct page p;
 
-	if (!page_begin(&p))
-		return;
 	cfs_fuse_features(&f);
 	uname(&un);
-	fprintf(p.out,
+	fprintf(out,
 		"cachefs %s (build %s)\nlibfuse %s (built with %s): passthrough %s, io_uring %s\n",
 		CFS_VERSION, CFS_BUILD, f.libfuse_running, f.libfuse_built,
 		f.passthrough_built ? "yes" : "no", f.io_uring_built ? "yes" : "no");
-	fprintf(p.out, "kernel %s %s %s %s\n", un.sysname, un.release, un.version, un.machine);
-	append_file(p.out, "/etc/os-release");
-	page_end(&p, t, PREFIX "version.txt");
+	fprintf(out, "kernel %s %s %s %s\n", un.sysname, un.release, un.version, un.machine);
+	append_file(out, "/etc/os-release");
+	return 0;
 }
 
 /* The fields contain no blanks. The source is one of the fields, and may be a URL. */
@@ -161,38 +161,30 @@ static void print_masked(const char *line, FILE *out)
 	}
 }
 
-/*
- * The mount's line of the table; secrets of a source that is a URL are masked. *ret_dev: minor
- * number.
- */
-static void add_mountinfo(struct tar *t, const char *point, unsigned *ret_dev)
+/* The mount's line of the table; secrets of a source that is a URL are masked. Sets s->dev. */
+static int print_mountinfo(FILE *out, struct subject *s)
 {
 	cfs_auto_free char *line = NULL;
 	char dev[32], at[4200];
 	size_t cap = 0;
-	struct page p;
 	FILE *in = fopen("/proc/self/mountinfo", "re");
 
 	if (!in)
-		return;
-	if (!page_begin(&p)) {
-		fclose(in);
-		return;
-	}
+		return -errno;
 	while (getline(&line, &cap, in) > 0) {
 		if (sscanf(line, "%*s %*s %31s %*s %4199s", dev, at) != 2)
 			continue;
 		mounted_unescape(at);
-		if (strcmp(at, point))
+		if (strcmp(at, s->point))
 			continue;
-		sscanf(dev, "%*u:%u", ret_dev);
-		print_masked(line, p.out);
+		sscanf(dev, "%*u:%u", &s->dev);
+		print_masked(line, out);
 	}
 	fclose(in);
-	page_end(&p, t, PREFIX "mountinfo.txt");
+	return 0;
 }
 
-static void add_kernel(struct tar *t, unsigned dev)
+static int print_kernel(FILE *out, struct subject *s)
 {
 	static const char *const files[] = {
 		"/sys/module/fuse/parameters/enable_uring",
@@ -209,75 +201,62 @@ static void add_kernel(struct tar *t, unsigned dev)
 	};
 	static const char *const of_mount[] = {"waiting", "max_background", "congestion_threshold"};
 	char path[128];
-	struct page p;
 	size_t i;
 
-	if (!page_begin(&p))
-		return;
 	for (i = 0; i < CFS_ARRAY_SIZE(of_mount); i++) {
-		snprintf(path, sizeof(path), "/sys/fs/fuse/connections/%u/%s", dev, of_mount[i]);
-		append_named(p.out, path);
+		snprintf(path, sizeof(path), "/sys/fs/fuse/connections/%u/%s", s->dev, of_mount[i]);
+		append_named(out, path);
 	}
 	for (i = 0; i < CFS_ARRAY_SIZE(files); i++)
-		append_named(p.out, files[i]);
-	page_end(&p, t, PREFIX "kernel.txt");
+		append_named(out, files[i]);
+	return 0;
 }
 
-static void add_threads(struct tar *t, pid_t pid)
+static int print_threads(FILE *out, struct subject *s)
 {
 	static const char *const parts[] = {"comm", "wchan", "syscall", "stack"};
 	char path[400];
 	struct dirent *d;
 	unsigned n = 0;
-	struct page p;
 	size_t i;
 	DIR *dir;
 
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)s->pid);
 	dir = opendir(path);
 	if (!dir)
-		return;
-	if (!page_begin(&p)) {
-		closedir(dir);
-		return;
-	}
+		return -errno;
 	while ((d = readdir(dir)) && n < THREADS_MAX) {
 		if (!isdigit((unsigned char)d->d_name[0]))
 			continue;
 		n++;
-		fprintf(p.out, "thread %s\n", d->d_name);
+		fprintf(out, "thread %s\n", d->d_name);
 		for (i = 0; i < CFS_ARRAY_SIZE(parts); i++) {
-			snprintf(path, sizeof(path), "/proc/%d/task/%s/%s", (int)pid, d->d_name,
+			snprintf(path, sizeof(path), "/proc/%d/task/%s/%s", (int)s->pid, d->d_name,
 				 parts[i]);
-			fprintf(p.out, "%s: ", parts[i]);
-			append_file(p.out, path);
+			fprintf(out, "%s: ", parts[i]);
+			append_file(out, path);
 			/* wchan has no end of line. */
 			if (!strcmp(parts[i], "wchan"))
-				fputc('\n', p.out);
+				fputc('\n', out);
 		}
 	}
 	closedir(dir);
-	page_end(&p, t, PREFIX "threads.txt");
+	return 0;
 }
 
 /* Lists mapped files with their sizes. Neighbours are joined, because addresses are of no use. */
-static void add_maps(struct tar *t, pid_t pid)
+static int print_maps(FILE *out, struct subject *s)
 {
 	cfs_auto_free char *line = NULL;
 	unsigned long long from, to, sum = 0, anonymous = 0;
 	char path[64], last[4096] = "", *name;
 	size_t cap = 0;
-	struct page p;
 	FILE *in;
 
-	snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+	snprintf(path, sizeof(path), "/proc/%d/maps", (int)s->pid);
 	in = fopen(path, "re");
 	if (!in)
-		return;
-	if (!page_begin(&p)) {
-		fclose(in);
-		return;
-	}
+		return -errno;
 	while (getline(&line, &cap, in) > 0) {
 		if (sscanf(line, "%llx-%llx", &from, &to) != 2)
 			continue;
@@ -288,32 +267,32 @@ static void add_maps(struct tar *t, pid_t pid)
 		}
 		name[strcspn(name, "\n")] = '\0';
 		if (*last && strcmp(last, name)) {
-			fprintf(p.out, "%12llu %s\n", sum, last);
+			fprintf(out, "%12llu %s\n", sum, last);
 			sum = 0;
 		}
 		snprintf(last, sizeof(last), "%s", name);
 		sum += to - from;
 	}
 	if (*last)
-		fprintf(p.out, "%12llu %s\n", sum, last);
-	fprintf(p.out, "%12llu anonymous\n", anonymous);
+		fprintf(out, "%12llu %s\n", sum, last);
+	fprintf(out, "%12llu anonymous\n", anonymous);
 	fclose(in);
-	page_end(&p, t, PREFIX "maps.txt");
+	return 0;
 }
 
 /* Counts descriptors by kind, without file names, which may be private. */
-static void add_descriptors(struct tar *t, pid_t pid)
+static int print_descriptors(FILE *out, struct subject *s)
 {
 	unsigned files = 0, sockets = 0, pipes = 0, devices = 0, others = 0;
-	char path[400], where[4096], text[256];
+	char path[400], where[4096];
 	struct dirent *d;
 	ssize_t n;
 	DIR *dir;
 
-	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)s->pid);
 	dir = opendir(path);
 	if (!dir)
-		return;
+		return -errno;
 	while ((d = readdir(dir))) {
 		n = readlinkat(dirfd(dir), d->d_name, where, sizeof(where) - 1);
 		if (n <= 0)
@@ -331,10 +310,26 @@ static void add_descriptors(struct tar *t, pid_t pid)
 			others++;
 	}
 	closedir(dir);
-	n = snprintf(text, sizeof(text),
-		     "files: %u\nsockets: %u\npipes: %u\ndevices: %u\nothers: %u\n", files, sockets,
-		     pipes, devices, others);
-	tar_add(t, PREFIX "descriptors.txt", text, (size_t)n);
+	fprintf(out, "files: %u\nsockets: %u\npipes: %u\ndevices: %u\nothers: %u\n", files, sockets,
+		pipes, devices, others);
+	return 0;
+}
+
+/* Requests in words; threads.txt has the kernel's view. */
+static int print_requests(FILE *out, struct subject *s)
+{
+	return requests_print(s->pid, out);
+}
+
+static int print_agreement(FILE *out, struct subject *s)
+{
+	return requests_print_agreement(s->pid, out);
+}
+
+/* The last log lines, including those of earlier processes; needs no syslog. */
+static int print_last_lines(FILE *out, struct subject *s)
+{
+	return requests_print_log(s->pid, out);
 }
 
 /* Adds the process's log from the journal, where there is one. */
@@ -351,67 +346,50 @@ static void add_log(struct tar *t, pid_t pid)
 		tar_add(t, PREFIX "log.txt", text, len);
 }
 
-/* The output of a function that describes the process. */
-static void add_printed(struct tar *t, pid_t pid, int (*print)(pid_t pid, FILE *out),
-			const char *name)
-{
-	struct page p;
-	int r;
-
-	if (!page_begin(&p))
-		return;
-	r = print(pid, p.out);
-	if (r < 0)
-		fprintf(p.out, "(%s)\n", strerror(-r));
-	page_end(&p, t, name);
-}
-
-static void add_process(struct tar *t, pid_t pid)
+static void add_process(struct tar *t, struct subject *s)
 {
 	static const char *const files[] = {"status", "limits",	      "stat",
 					    "io",     "smaps_rollup", "cgroup"};
 	char path[64], name[64];
 	size_t i;
 
+	s->path = path;
 	for (i = 0; i < CFS_ARRAY_SIZE(files); i++) {
-		snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, files[i]);
+		snprintf(path, sizeof(path), "/proc/%d/%s", (int)s->pid, files[i]);
 		snprintf(name, sizeof(name), PREFIX "process-%s.txt", files[i]);
-		add_file(t, name, path);
+		add_page(t, name, print_file, s);
 	}
-	add_maps(t, pid);
-	add_descriptors(t, pid);
-	/* Requests in words; threads.txt has the kernel's view. */
-	add_printed(t, pid, requests_print, PREFIX "requests.txt");
-	add_printed(t, pid, requests_print_agreement, PREFIX "fuse-init.txt");
-	add_threads(t, pid);
-	/* The last log lines, including those of earlier processes; needs no syslog. */
-	add_printed(t, pid, requests_print_log, PREFIX "last-lines.txt");
-	add_log(t, pid);
+	add_page(t, PREFIX "maps.txt", print_maps, s);
+	add_page(t, PREFIX "descriptors.txt", print_descriptors, s);
+	add_page(t, PREFIX "requests.txt", print_requests, s);
+	add_page(t, PREFIX "fuse-init.txt", print_agreement, s);
+	add_page(t, PREFIX "threads.txt", print_threads, s);
+	add_page(t, PREFIX "last-lines.txt", print_last_lines, s);
+	add_log(t, s->pid);
 }
 
 static int collect(const char *point, const char *file)
 {
 	cfs_auto_free char *config = NULL;
-	unsigned dev = 0;
+	struct subject s = {.point = point};
 	struct tar *t;
-	pid_t pid;
 	int r;
 
 	r = tar_create(file, &t);
 	if (r < 0)
 		return cmd_usage("%s: %s", file, strerror(-r));
-	add_version(t);
-	add_mountinfo(t, point, &dev);
-	add_kernel(t, dev);
+	add_page(t, PREFIX "version.txt", print_version, &s);
+	add_page(t, PREFIX "mountinfo.txt", print_mountinfo, &s);
+	add_page(t, PREFIX "kernel.txt", print_kernel, &s);
 	r = add_special(t, PREFIX "config.json", point, ".config", &config);
 	if (add_special(t, PREFIX "stats.txt", point, ".stats", NULL) == -ETIMEDOUT ||
 	    r == -ETIMEDOUT)
 		silent_error(point);
-	pid = pid_in_config(config);
-	if (pid <= 0)
-		pid = requests_find_process(dev);
-	if (pid > 0)
-		add_process(t, pid);
+	s.pid = pid_in_config(config);
+	if (s.pid <= 0)
+		s.pid = requests_find_process(s.dev);
+	if (s.pid > 0)
+		add_process(t, &s);
 	else
 		cmd_error("the process of the mount is not found");
 	r = tar_finish(t);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/utf8.h"
@@ -58,14 +59,8 @@ static int encode_list(struct writer *w, const struct cfs_row *row, size_t *ret_
 {
 	size_t i, len = row->list.n * CFS_SLICE_BYTES;
 
-	if (len > w->cap) {
-		uint8_t *p = realloc(w->records, len);
-
-		if (!p)
-			return -ENOMEM;
-		w->records = p;
-		w->cap = len;
-	}
+	if (CFS_ARRAY_RESERVE(w->records, len, w->cap) < 0)
+		return -ENOMEM;
 	for (i = 0; i < row->list.n; i++)
 		cfs_slice_encode(&row->list.slices[i], w->records + i * CFS_SLICE_BYTES);
 	*ret_len = len;

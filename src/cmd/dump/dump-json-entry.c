@@ -87,15 +87,8 @@ static void put_string(struct json *j, const uint8_t *p, size_t len)
 bool json_record(struct json *j, int heap, cfs_ino_t ino, int64_t at, const uint8_t **ret,
 		 size_t *ret_len)
 {
-	struct heap_item item;
-	int r = at < 0 ? (int)at : heap_item(j->heaps[heap], (uint64_t)at, &item);
+	int r = at < 0 ? (int)at : heap_get(j->heaps[heap], (uint64_t)at, ino, ret, ret_len);
 
-	if (r > 0 && item.key != ino)
-		return false;
-	if (r > 0) {
-		*ret_len = item.len;
-		r = heap_data(j->heaps[heap], &item, ret) ?: 1;
-	}
 	if (r < 0)
 		j->err = r;
 	return r > 0;

@@ -4,22 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "cmd/dump/dump-json.h"
-
-static int room(struct json *j, size_t n)
-{
-	uint8_t *p;
-
-	if (n <= j->buf_cap)
-		return 0;
-	p = realloc(j->buf, n);
-	if (!p)
-		return -ENOMEM;
-	j->buf = p;
-	j->buf_cap = n;
-	return 0;
-}
 
 static int add_node(void *arg, const struct cfs_row *row)
 {
@@ -53,7 +40,8 @@ static int add_chunk(void *arg, const struct cfs_row *row)
 {
 	struct json *j = arg;
 	size_t i, len = row->list.n * CFS_SLICE_BYTES;
-	int r = row->list.damaged ? dump_damaged(j->d, row) : room(j, CHUNK_HEAD + len);
+	int r = row->list.damaged ? dump_damaged(j->d, row)
+				  : CFS_ARRAY_RESERVE(j->buf, CHUNK_HEAD + len, j->buf_cap);
 
 	if (r)
 		return r;
@@ -76,10 +64,9 @@ static int add_xattr(void *arg, const struct cfs_row *row)
 	struct json *j = arg;
 	char name[CFS_NAME_MAX + 1];
 	size_t name_len = dump_xattr_name(j->d, row, name), value_len = row->xattr.value_len;
-	int r = room(j, 2 + name_len + value_len);
 
-	if (r)
-		return r;
+	if (CFS_ARRAY_RESERVE(j->buf, 2 + name_len + value_len, j->buf_cap) < 0)
+		return -ENOMEM;
 	cfs_put_be16(j->buf, (uint16_t)name_len);
 	memcpy(j->buf + 2, name, name_len);
 	if (value_len)

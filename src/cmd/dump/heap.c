@@ -19,6 +19,12 @@ enum {
 	SORT_MEMORY = 8 << 20,
 };
 
+struct heap_item {
+	uint64_t key;
+	uint64_t off;
+	uint32_t sub, len;
+};
+
 struct page {
 	uint64_t number; /* + 1; 0: none */
 	size_t n;
@@ -160,8 +166,9 @@ int64_t heap_find(struct heap *h, uint64_t key)
 	return (int64_t)((low - 1) * PAGE + i);
 }
 
-int heap_item(struct heap *h, uint64_t at, struct heap_item *ret)
+int heap_get(struct heap *h, uint64_t at, uint64_t key, const uint8_t **ret, size_t *ret_len)
 {
+	const struct heap_item *item;
 	struct page *page;
 	int r;
 
@@ -170,22 +177,15 @@ int heap_item(struct heap *h, uint64_t at, struct heap_item *ret)
 	r = load_page(h, at / PAGE, &page);
 	if (r)
 		return r;
-	*ret = page->items[at % PAGE];
-	return 1;
-}
-
-int heap_data(struct heap *h, const struct heap_item *item, const uint8_t **ret)
-{
-	if (item->len > h->record_cap) {
-		uint8_t *p = realloc(h->record, item->len);
-
-		if (!p)
-			return -ENOMEM;
-		h->record = p;
-		h->record_cap = item->len;
-	}
+	item = &page->items[at % PAGE];
+	if (item->key != key)
+		return 0;
+	if (CFS_ARRAY_RESERVE(h->record, item->len, h->record_cap) < 0)
+		return -ENOMEM;
+	r = temp_read(fileno(h->data), h->record, item->len, item->off);
 	*ret = h->record;
-	return temp_read(fileno(h->data), h->record, item->len, item->off);
+	*ret_len = item->len;
+	return r ? r : 1;
 }
 
 void heap_destroy(struct heap *h)

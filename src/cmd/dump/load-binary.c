@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "cmd/dump/load.h"
 #include "cmd/dump/protobuf.h"
@@ -80,14 +81,8 @@ static int chunk(struct reader *rd, const struct message *m)
 
 	if (m->f[3].len % CFS_SLICE_BYTES)
 		return bad(rd->l, "a list of slices");
-	if (n > rd->slices_cap) {
-		struct cfs_slice *v = reallocarray(rd->slices, n, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		rd->slices = v;
-		rd->slices_cap = n;
-	}
+	if (CFS_ARRAY_RESERVE(rd->slices, n, rd->slices_cap) < 0)
+		return -ENOMEM;
 	for (i = 0; i < n; i++)
 		cfs_slice_decode(m->f[3].p + i * CFS_SLICE_BYTES, &rd->slices[i]);
 	row.list.slices = rd->slices;
@@ -205,9 +200,10 @@ static int counter(struct reader *rd, const struct message *m)
 	return 0;
 }
 
-static struct cfs_quota quota(const struct message *m, enum cfs_quota_kind kind)
+static int quota(struct reader *rd, const struct message *m, enum cfs_quota_kind kind)
 {
-	return (struct cfs_quota){
+	struct cfs_ctx ctx = cfs_ctx_internal(60000);
+	const struct cfs_quota q = {
 		.kind = kind,
 		.key = m->f[1].number,
 		.max_space = (int64_t)m->f[2].number,
@@ -215,28 +211,24 @@ static struct cfs_quota quota(const struct message *m, enum cfs_quota_kind kind)
 		.used_space = (int64_t)m->f[4].number,
 		.used_inodes = (int64_t)m->f[5].number,
 	};
+
+	return kind == CFS_QUOTA_DIR ? cfs_meta_put_quota(rd->l->meta, &ctx, &q)
+				     : load_owner_quota(rd->l, &q);
 }
 
 static int dir_quota(struct reader *rd, const struct message *m)
 {
-	struct cfs_ctx ctx = cfs_ctx_internal(60000);
-	const struct cfs_quota q = quota(m, CFS_QUOTA_DIR);
-
-	return cfs_meta_put_quota(rd->l->meta, &ctx, &q);
+	return quota(rd, m, CFS_QUOTA_DIR);
 }
 
 static int user_quota(struct reader *rd, const struct message *m)
 {
-	const struct cfs_quota q = quota(m, CFS_QUOTA_USER);
-
-	return load_owner_quota(rd->l, &q);
+	return quota(rd, m, CFS_QUOTA_USER);
 }
 
 static int group_quota(struct reader *rd, const struct message *m)
 {
-	const struct cfs_quota q = quota(m, CFS_QUOTA_GROUP);
-
-	return load_owner_quota(rd->l, &q);
+	return quota(rd, m, CFS_QUOTA_GROUP);
 }
 
 typedef int (*row_fn)(struct reader *rd, const struct message *m);
@@ -299,14 +291,8 @@ static int read_segment(struct reader *rd, uint64_t len)
 
 	if (len > PB_SEGMENT_MAX)
 		return bad(rd->l, "the length of a segment");
-	if (len > rd->cap || !rd->segment) {
-		uint8_t *v = realloc(rd->segment, len ? (size_t)len : 1);
-
-		if (!v)
-			return -ENOMEM;
-		rd->segment = v;
-		rd->cap = (size_t)len;
-	}
+	if (CFS_ARRAY_RESERVE(rd->segment, (size_t)len + 1, rd->cap) < 0)
+		return -ENOMEM;
 	r = len ? stream_read_full(rd->l->in, rd->segment, (size_t)len) : 1;
 	return r > 0 ? 0 : bad(rd->l, "it ends too early");
 }

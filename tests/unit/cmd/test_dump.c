@@ -294,11 +294,11 @@ static void test_file_given_up_is_not_there(void **state)
 static void test_records_are_found_by_number(void **state)
 {
 	enum { N = 5000 };
-	struct heap_item item;
 	const uint8_t *p;
 	struct heap *h;
 	uint32_t i;
 	int64_t at;
+	size_t n;
 
 	assert_int_equal(heap_create(&h), 0);
 	for (i = 0; i < N; i++) {
@@ -313,16 +313,15 @@ static void test_records_are_found_by_number(void **state)
 	for (i = 0; i < N; i++) {
 		at = heap_find(h, 2 * i);
 		assert_int_equal(at, 2 * i);
-		assert_int_equal(heap_item(h, (uint64_t)at, &item), 1);
-		assert_true(item.key == 2 * i && item.sub == 0 && item.len == 0);
-		assert_int_equal(heap_item(h, (uint64_t)at + 1, &item), 1);
-		assert_int_equal(heap_data(h, &item, &p), 0);
-		assert_int_equal(
-			strtoul((const char *)memcpy((char[32]){0}, p, item.len), NULL, 10), i);
+		assert_int_equal(heap_get(h, (uint64_t)at, 2 * i, &p, &n), 1);
+		assert_int_equal(n, 0);
+		assert_int_equal(heap_get(h, (uint64_t)at + 1, 2 * i, &p, &n), 1);
+		assert_int_equal(strtoul((const char *)memcpy((char[32]){0}, p, n), NULL, 10), i);
+		assert_int_equal(heap_get(h, (uint64_t)at + 2, 2 * i, &p, &n), 0);
 		at = heap_find(h, 2 * i + 1); /* where it would be */
 		assert_int_equal(at, 2 * i + 2);
 	}
-	assert_int_equal(heap_item(h, 2 * N, &item), 0);
+	assert_int_equal(heap_get(h, 2 * N, 2 * N, &p, &n), 0);
 	heap_destroy(h);
 }
 

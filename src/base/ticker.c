@@ -67,24 +67,12 @@ int cfs_ticker_start(const char *name, uint64_t period_ms, void (*run)(void *arg
 	t->period_ms = period_ms;
 	t->run = run;
 	t->arg = arg;
-	r = -pthread_mutex_init(&t->lock, NULL);
+	pthread_mutex_init(&t->lock, NULL);
+	r = cfs_cond_init(&t->wake) ?: cfs_thread_start(name, ticker, t, &t->thread);
 	if (r)
-		goto free_t;
-	r = cfs_cond_init(&t->wake);
-	if (r)
-		goto destroy_lock;
-	r = cfs_thread_start(name, ticker, t, &t->thread);
-	if (r)
-		goto destroy_wake;
-	*ret = t;
-	return 0;
-
-destroy_wake:
-	pthread_cond_destroy(&t->wake);
-destroy_lock:
-	pthread_mutex_destroy(&t->lock);
-free_t:
-	free(t);
+		free(t);
+	else
+		*ret = t;
 	return r;
 }
 

@@ -43,29 +43,12 @@ int cfs_workers_create(const char *name, unsigned max, size_t queue_limit, struc
 	w->max = max;
 	w->limit = queue_limit;
 	w->tail = &w->head;
-	r = -pthread_mutex_init(&w->lock, NULL);
+	pthread_mutex_init(&w->lock, NULL);
+	r = cfs_cond_init(&w->work) ?: cfs_cond_init(&w->space) ?: cfs_cond_init(&w->empty);
 	if (r)
-		goto free_w;
-	r = cfs_cond_init(&w->work);
-	if (r)
-		goto destroy_lock;
-	r = cfs_cond_init(&w->space);
-	if (r)
-		goto destroy_work;
-	r = cfs_cond_init(&w->empty);
-	if (r)
-		goto destroy_space;
-	*ret = w;
-	return 0;
-
-destroy_space:
-	pthread_cond_destroy(&w->space);
-destroy_work:
-	pthread_cond_destroy(&w->work);
-destroy_lock:
-	pthread_mutex_destroy(&w->lock);
-free_w:
-	free(w);
+		free(w);
+	else
+		*ret = w;
 	return r;
 }
 

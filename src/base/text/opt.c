@@ -136,7 +136,7 @@ int cfs_parse_duration_ms(const char *text, uint64_t unit_ms, uint64_t *ret)
 	return 0;
 }
 
-static bool same_name(const char *name, const char *given)
+bool cfs_opt_same_name(const char *name, const char *given)
 {
 	for (; *name && *given; name++, given++)
 		if ((*name == '_' ? '-' : *name) != (*given == '_' ? '-' : *given))
@@ -147,7 +147,7 @@ static bool same_name(const char *name, const char *given)
 static const struct cfs_opt *find(const struct cfs_opt *table, const char *name)
 {
 	for (; table->name; table++)
-		if (same_name(table->name, name))
+		if (cfs_opt_same_name(table->name, name))
 			return table;
 	return NULL;
 }

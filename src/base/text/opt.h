@@ -70,6 +70,9 @@ typedef int (*cfs_opt_unknown_fn)(void *arg, const char *name, const char *value
 int cfs_opt_list(const struct cfs_opt *table, void *dst, const char *list,
 		 cfs_opt_unknown_fn unknown, void *arg, char err[CFS_OPT_ERRLEN]);
 
+/* '-' and '_' are the same. */
+bool cfs_opt_same_name(const char *name, const char *given);
+
 /* Two columns, wrapped at 100; default shown in brackets. */
 void cfs_opt_help(const struct cfs_opt *table, FILE *out);
 /* The effective value as text, secrets as "***"; buf is always terminated. */

@@ -39,7 +39,8 @@ struct by_dir {
 struct tree {
 	struct fsck *f;
 	struct sorter *inodes, *dirs, *suspects;
-	cfs_ino_t last_with_data, last_with_xattr;
+	enum row_kind mark; /* what the table that is read says of its inodes (add_mark) */
+	cfs_ino_t last_marked;
 };
 
 static int compare_inodes(const void *a, const void *b)
@@ -88,47 +89,16 @@ static int add_name(void *arg, const struct cfs_row *row)
 	return sorter_add(t->inodes, &rec);
 }
 
-static int add_mark(struct tree *t, cfs_ino_t ino, enum row_kind kind)
+static int add_mark(void *arg, const struct cfs_row *row)
 {
-	struct by_inode rec = {.ino = ino, .kind = (uint8_t)kind};
+	struct tree *t = arg;
+	struct by_inode rec = {.ino = row->ino, .kind = (uint8_t)t->mark};
 
+	/* One chunk per file is enough to know that it has data; so it is with attributes. */
+	if (row->ino == t->last_marked)
+		return 0;
+	t->last_marked = row->ino;
 	return sorter_add(t->inodes, &rec);
-}
-
-static int add_open(void *arg, const struct cfs_row *row)
-{
-	return add_mark(arg, row->ino, ROW_OPEN);
-}
-
-static int add_detached(void *arg, const struct cfs_row *row)
-{
-	return add_mark(arg, row->ino, ROW_DETACHED);
-}
-
-static int add_deleted(void *arg, const struct cfs_row *row)
-{
-	return add_mark(arg, row->ino, ROW_DELETED);
-}
-
-static int add_chunk(void *arg, const struct cfs_row *row)
-{
-	struct tree *t = arg;
-
-	/* One chunk per file is enough to know that it has data. */
-	if (row->ino == t->last_with_data)
-		return 0;
-	t->last_with_data = row->ino;
-	return add_mark(t, row->ino, ROW_CHUNK);
-}
-
-static int add_xattr(void *arg, const struct cfs_row *row)
-{
-	struct tree *t = arg;
-
-	if (row->ino == t->last_with_xattr)
-		return 0;
-	t->last_with_xattr = row->ino;
-	return add_mark(t, row->ino, ROW_XATTR);
 }
 
 static int add_stat(void *arg, const struct cfs_row *row)
@@ -144,18 +114,26 @@ static int read_tables(struct tree *t)
 	static const struct {
 		enum cfs_meta_table table;
 		cfs_row_fn fn;
+		enum row_kind mark;
 	} steps[] = {
-		{CFS_TABLE_NODE, add_node},	  {CFS_TABLE_EDGE, add_name},
-		{CFS_TABLE_SUSTAINED, add_open},  {CFS_TABLE_DETACHED, add_detached},
-		{CFS_TABLE_DELFILE, add_deleted}, {CFS_TABLE_CHUNK, add_chunk},
-		{CFS_TABLE_XATTR, add_xattr},	  {CFS_TABLE_DIR_STAT, add_stat},
+		{CFS_TABLE_NODE, add_node},
+		{CFS_TABLE_EDGE, add_name},
+		{CFS_TABLE_SUSTAINED, add_mark, ROW_OPEN},
+		{CFS_TABLE_DETACHED, add_mark, ROW_DETACHED},
+		{CFS_TABLE_DELFILE, add_mark, ROW_DELETED},
+		{CFS_TABLE_CHUNK, add_mark, ROW_CHUNK},
+		{CFS_TABLE_XATTR, add_mark, ROW_XATTR},
+		{CFS_TABLE_DIR_STAT, add_stat},
 	};
 	size_t i;
 	int r = 0;
 
 	progress_begin(&t->f->p, "inodes and names read");
-	for (i = 0; i < sizeof(steps) / sizeof(steps[0]) && r == 0; i++)
+	for (i = 0; i < CFS_ARRAY_SIZE(steps) && r == 0; i++) {
+		t->mark = steps[i].mark;
+		t->last_marked = 0;
 		r = cfs_meta_scan(t->f->a->meta, steps[i].table, steps[i].fn, t);
+	}
 	progress_end(&t->f->p);
 	return r;
 }

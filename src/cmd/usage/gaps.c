@@ -20,37 +20,21 @@ int gaps_add(struct gaps *g, const struct gap *gap)
 	return CFS_ARRAY_ADD(g->v, g->n, g->cap, *gap);
 }
 
-static int compare(const struct gap *x, enum gap_kind kind, enum cfs_quota_kind quota, uint64_t key)
-{
-	return CFS_COMPARE(x->kind, kind)
-		?: CFS_COMPARE(x->quota.kind, quota)
-		?: CFS_COMPARE(x->quota.key, key);
-}
-
 static int order(const void *a, const void *b)
 {
-	const struct gap *y = b;
+	const struct gap *x = a, *y = b;
 
-	return compare(a, y->kind, y->quota.kind, y->quota.key);
+	return CFS_COMPARE(x->kind, y->kind)
+		?: CFS_COMPARE(x->quota.kind, y->quota.kind)
+		?: CFS_COMPARE(x->quota.key, y->quota.key);
 }
 
 struct gap *gaps_find(const struct gaps *g, enum gap_kind kind, enum cfs_quota_kind quota,
 		      uint64_t key)
 {
-	size_t lo = 0, hi = g->n;
+	const struct gap wanted = {.kind = kind, .quota = {.kind = quota, .key = key}};
 
-	while (lo < hi) {
-		size_t mid = (lo + hi) / 2;
-		int c = compare(&g->v[mid], kind, quota, key);
-
-		if (!c)
-			return &g->v[mid];
-		if (c < 0)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return NULL;
+	return g->n ? bsearch(&wanted, g->v, g->n, sizeof(wanted), order) : NULL;
 }
 
 static bool same_stat(const struct cfs_dir_stat *x, const struct cfs_dir_stat *y)

@@ -70,21 +70,12 @@ static const struct other {
 	{"no-syslog", REFUSED, "use foreground", NULL},
 };
 
-static bool same(const char *a, const char *b)
-{
-	for (; *a && *b; a++, b++) {
-		if (*a != *b && !(*a == '_' && *b == '-') && !(*a == '-' && *b == '_'))
-			return false;
-	}
-	return *a == *b;
-}
-
 static const struct other *find(const char *name)
 {
 	size_t i;
 
 	for (i = 0; i < CFS_ARRAY_SIZE(others); i++) {
-		if (same(others[i].name, name))
+		if (cfs_opt_same_name(others[i].name, name))
 			return &others[i];
 	}
 	return NULL;

@@ -17,6 +17,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 struct cfs_data;
 struct cfs_file;
@@ -264,6 +265,26 @@ struct cfs_view {
 	size_t n;
 };
 int cfs_view_build(const struct cfs_slice *records, size_t n, struct cfs_view *ret);
+/* Of a chunk as it is stored. */
+int cfs_view_read(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx,
+		  struct cfs_view *ret);
 void cfs_view_free(struct cfs_view *v);
+
+/*
+ * The chunks of a file that have a list, in their order: a sparse file of 2^57 bytes has two billion
+ * others. Zeroed memory is the beginning.
+ */
+struct cfs_stored_chunks {
+	struct cfs_chunk_len *page;
+	ssize_t at, n;
+	uint32_t first; /* of the next page */
+};
+/* 1: the next one; 0: there is none. ctx is for one request. */
+int cfs_stored_next(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		    struct cfs_stored_chunks *s, struct cfs_chunk_len *ret);
+static inline void cfs_stored_end(struct cfs_stored_chunks *s)
+{
+	free(s->page);
+}
 
 #endif

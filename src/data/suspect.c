@@ -9,8 +9,6 @@
 
 #include "data-internal.h"
 
-#define CHUNKS_AT_ONCE 1024
-
 int cfs_records_suspect(struct cfs_data *d, const struct cfs_slice *recs, size_t n)
 {
 	struct cfs_view view;
@@ -42,20 +40,15 @@ static int chunk_suspect(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t
 
 int cfs_file_suspect(struct cfs_file *f, const struct cfs_ctx *ctx)
 {
-	struct cfs_chunk_len chunks[CHUNKS_AT_ONCE];
-	uint32_t first = 0;
-	ssize_t n, i;
+	struct cfs_stored_chunks stored = {0};
+	struct cfs_chunk_len c;
 	int r = 0;
 
 	if (!cfs_store_has_suspects(f->data->conf.store))
 		return 0;
-	do {
-		n = cfs_meta_list_chunks(f->data->conf.meta, ctx, f->node.key, first, chunks);
-		if (n < 0)
-			return (int)n;
-		for (i = 0; i < n && r == 0; i++)
-			r = chunk_suspect(f, ctx, chunks[i].indx);
-		first = n ? chunks[n - 1].indx + 1 : 0;
-	} while (n == CHUNKS_AT_ONCE && r == 0 && first);
+	while (r == 0 &&
+	       (r = cfs_stored_next(f->data->conf.meta, ctx, f->node.key, &stored, &c)) > 0)
+		r = chunk_suspect(f, ctx, c.indx);
+	cfs_stored_end(&stored);
 	return r;
 }

@@ -16,7 +16,6 @@
 #define NOTES	    1024	/* files that are counted; a new one replaces another */
 #define QUEUE_LIMIT 64
 #define PIECES_MAX  (1u << 18) /* of 32 bytes of memory each */
-#define LIST_MAX    1024
 #define AGAIN_MS    100 /* pause after a block was not there; twice as long each time, up to ... */
 #define AGAIN_TIMES 5	/* ... so many times */
 #define NEVER_MS    60000 /* pause after another failure */
@@ -82,38 +81,30 @@ static int add_pieces(struct list *l, uint32_t indx, const struct cfs_view *view
 static int list_chunk(struct cfs_data *d, struct list *l, uint32_t indx)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(d->conf.io_timeout_ms);
-	struct cfs_slice *recs = NULL;
 	struct cfs_view view = {0};
-	ssize_t n = cfs_meta_read_chunk(d->conf.meta, &ctx, l->map.stamp.ino, indx, &recs);
-	int r = n < 0 ? (int)n : cfs_view_build(recs, (size_t)n, &view);
+	int r = cfs_view_read(d->conf.meta, &ctx, l->map.stamp.ino, indx, &view);
 
 	if (r == 0)
 		r = add_pieces(l, indx, &view);
 	cfs_view_free(&view);
-	free(recs);
 	return r;
 }
 
-/* A large file may consist of holes. */
 static int list_chunks(struct cfs_data *d, struct list *l, const _Atomic bool *stop)
 {
-	struct cfs_chunk_len *v = calloc(LIST_MAX, sizeof(*v));
-	ssize_t i, n = LIST_MAX;
-	uint32_t first = 0;
-	int r = v ? 0 : -ENOMEM;
+	struct cfs_stored_chunks stored = {0};
+	struct cfs_chunk_len c;
+	int r = 0;
 
-	while (r == 0 && n == LIST_MAX) {
+	while (r == 0) {
 		struct cfs_ctx ctx = cfs_ctx_internal(d->conf.io_timeout_ms);
 
-		n = cfs_meta_list_chunks(d->conf.meta, &ctx, l->map.stamp.ino, first, v);
-		for (i = 0; i < n && r == 0; i++)
-			r = atomic_load(stop) ? -ECANCELED : list_chunk(d, l, v[i].indx);
-		if (n == LIST_MAX)
-			first = v[n - 1].indx + 1;
-		if (n < 0)
-			r = (int)n;
+		r = cfs_stored_next(d->conf.meta, &ctx, l->map.stamp.ino, &stored, &c);
+		if (r <= 0)
+			break;
+		r = atomic_load(stop) ? -ECANCELED : list_chunk(d, l, c.indx);
 	}
-	free(v);
+	cfs_stored_end(&stored);
 	return r;
 }
 

@@ -92,24 +92,20 @@ static int check_chunk(struct fsck *f, cfs_ino_t ino, uint32_t indx)
 
 static int check_file(struct fsck *f, cfs_ino_t ino)
 {
-	struct cfs_chunk_len *v = calloc(1024, sizeof(*v));
-	uint32_t first = 0;
-	ssize_t i, n;
+	struct cfs_stored_chunks stored = {0};
+	struct cfs_chunk_len c;
 	int r = 0;
 
-	if (!v)
-		return -ENOMEM;
-	do {
+	while (r == 0) {
 		struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
 
-		n = cfs_meta_list_chunks(f->a->meta, &ctx, ino, first, v);
-		for (i = 0; i < n && r == 0; i++)
-			r = check_chunk(f, ino, v[i].indx);
-		if (n > 0)
-			first = v[n - 1].indx + 1;
-	} while (n == 1024 && r == 0);
-	free(v);
-	return n < 0 ? (int)n : r;
+		r = cfs_stored_next(f->a->meta, &ctx, ino, &stored, &c);
+		if (r <= 0)
+			break;
+		r = check_chunk(f, ino, c.indx);
+	}
+	cfs_stored_end(&stored);
+	return r;
 }
 
 int fsck_path(struct fsck *f, const char *path, bool recursive)

@@ -92,29 +92,21 @@ static int add_chunk(struct control_server *s, const struct cfs_ctx *ctx, cfs_in
 }
 
 #define INFO_CHUNKS_MAX 16384
-#define PAGE		1024
 
-/* Adds the stored chunks: a sparse file of 2^57 bytes has two billion others. */
 static int add_chunks(struct control_server *s, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		      json_t *chunks, bool *ret_truncated)
 {
-	struct cfs_chunk_len page[PAGE];
-	uint32_t first = 0;
-	ssize_t i, n;
+	struct cfs_stored_chunks stored = {0};
+	struct cfs_chunk_len c;
 	int r = 0;
 
-	do {
-		n = cfs_meta_list_chunks(s->meta, ctx, ino, first, page);
-		for (i = 0; i < n && r == 0; i++) {
-			*ret_truncated = json_array_size(chunks) == INFO_CHUNKS_MAX;
-			if (*ret_truncated)
-				return 0;
-			r = add_chunk(s, ctx, ino, page[i].indx, chunks);
-		}
-		if (n > 0)
-			first = page[n - 1].indx + 1;
-	} while (n == PAGE && r == 0);
-	return n < 0 ? (int)n : r;
+	while (!*ret_truncated && r == 0 &&
+	       (r = cfs_stored_next(s->meta, ctx, ino, &stored, &c)) > 0) {
+		*ret_truncated = json_array_size(chunks) == INFO_CHUNKS_MAX;
+		r = *ret_truncated ? 0 : add_chunk(s, ctx, ino, c.indx, chunks);
+	}
+	cfs_stored_end(&stored);
+	return r;
 }
 
 static int info(struct control_server *s, const struct cfs_ctx *ctx, cfs_ino_t ino, json_t **ret)

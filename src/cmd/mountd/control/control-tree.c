@@ -224,25 +224,22 @@ static int compact_chunk(struct compaction *w, cfs_ino_t ino, const struct cfs_c
 
 static int compact_file(struct compaction *w, cfs_ino_t ino)
 {
-	struct cfs_chunk_len *v = calloc(1024, sizeof(*v));
-	uint32_t first = 0;
-	ssize_t i, n = 0;
-	int r = v ? 0 : -ENOMEM;
+	struct cfs_stored_chunks stored = {0};
+	struct cfs_chunk_len c;
+	int r = 0;
 
 	while (r == 0) {
 		struct cfs_ctx ctx = control_step(w->job);
 
-		n = cfs_meta_list_chunks(w->s->meta, &ctx, ino, first, v);
-		for (i = 0; i < n && r == 0; i++)
-			r = compact_chunk(w, ino, &v[i]);
-		if (n < 1024)
+		r = cfs_stored_next(w->s->meta, &ctx, ino, &stored, &c);
+		if (r <= 0)
 			break;
-		first = v[n - 1].indx + 1;
+		r = compact_chunk(w, ino, &c);
 	}
-	free(v);
+	cfs_stored_end(&stored);
 	w->files++;
 	atomic_store(&w->job->done, w->files);
-	return n < 0 && r == 0 ? (int)n : r;
+	return r;
 }
 
 static int compact_dir(struct compaction *w, cfs_ino_t dir)

@@ -21,7 +21,7 @@
 #include "cmd/mountd/control/control-serve.h"
 
 enum { PAGE = 256, THREADS_MAX = 64, QUEUE_PER_THREAD = 4, ROOTS_MAX = 1000, DEPTH_MAX = 4096 };
-enum { CHUNKS_FEW = 16, LIST_MAX = 1024 };
+enum { CHUNKS_FEW = 16 };
 
 enum mode { FETCH, CHECK, EVICT };
 
@@ -197,14 +197,10 @@ static int warm_piece(struct warmup *w, struct sums *sums, const struct cfs_piec
 static int warm_chunk(struct warmup *w, struct sums *sums, cfs_ino_t ino, uint32_t indx)
 {
 	struct cfs_ctx ctx = control_step(w->job);
-	struct cfs_slice *slices = NULL;
 	struct cfs_view view = {0};
-	ssize_t n;
 	size_t i;
-	int r;
+	int r = cfs_view_read(w->s->meta, &ctx, ino, indx, &view);
 
-	n = cfs_meta_read_chunk(w->s->meta, &ctx, ino, indx, &slices);
-	r = n < 0 ? (int)n : cfs_view_build(slices, (size_t)n, &view);
 	if (r < 0) {
 		note_failure(sums, r);
 		r = 0;
@@ -212,30 +208,27 @@ static int warm_chunk(struct warmup *w, struct sums *sums, cfs_ino_t ino, uint32
 	for (i = 0; i < view.n && r == 0; i++)
 		r = warm_piece(w, sums, &view.v[i]);
 	cfs_view_free(&view);
-	free(slices);
 	return r;
 }
 
 /* Warms up the chunks that exist: a large file may consist of holes. */
 static int warm_listed(struct warmup *w, struct sums *sums, cfs_ino_t ino)
 {
-	struct cfs_chunk_len *v = calloc(LIST_MAX, sizeof(*v));
-	ssize_t i, n = LIST_MAX;
-	uint32_t first = 0;
-	int r = v ? 0 : -ENOMEM;
+	struct cfs_stored_chunks stored = {0};
+	struct cfs_chunk_len c;
+	int r = 0;
 
-	while (r == 0 && n == LIST_MAX) {
+	while (r == 0) {
 		struct cfs_ctx ctx = control_step(w->job);
+		int more = cfs_stored_next(w->s->meta, &ctx, ino, &stored, &c);
 
-		n = cfs_meta_list_chunks(w->s->meta, &ctx, ino, first, v);
-		for (i = 0; i < n && r == 0; i++)
-			r = warm_chunk(w, sums, ino, v[i].indx);
-		if (n == LIST_MAX)
-			first = v[n - 1].indx + 1;
+		if (more < 0)
+			note_failure(sums, more);
+		if (more <= 0)
+			break;
+		r = warm_chunk(w, sums, ino, c.indx);
 	}
-	free(v);
-	if (n < 0)
-		note_failure(sums, (int)n);
+	cfs_stored_end(&stored);
 	return r;
 }
 

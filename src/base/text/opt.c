@@ -176,6 +176,22 @@ static void *field(const struct cfs_opt *o, void *dst)
 	return (char *)dst + o->offset;
 }
 
+static size_t field_size(const struct cfs_opt *o)
+{
+	switch (o->kind) {
+	case CFS_OPT_FLAG:
+		return sizeof(bool);
+	case CFS_OPT_FRACTION:
+		return sizeof(double);
+	case CFS_OPT_STRING:
+		return sizeof(char *);
+	case CFS_OPT_CHOICE:
+		return sizeof(int);
+	default:
+		return sizeof(uint64_t);
+	}
+}
+
 static int parse_bool(const char *value, bool *ret)
 {
 	if (strcmp(value, "true") == 0 || strcmp(value, "1") == 0)
@@ -247,13 +263,11 @@ static int parse_value(const struct cfs_opt *o, void *dst, const char *value)
 		bool b;
 		int c;
 	} v;
-	size_t size = sizeof(uint64_t);
 	int r = 0;
 
 	switch (o->kind) {
 	case CFS_OPT_FLAG:
 		r = parse_bool(value, &v.b);
-		size = sizeof(bool);
 		break;
 	case CFS_OPT_INT:
 		r = parse_int(value, &v.i);
@@ -272,7 +286,6 @@ static int parse_value(const struct cfs_opt *o, void *dst, const char *value)
 		break;
 	case CFS_OPT_FRACTION:
 		r = parse_fraction(value, &v.d);
-		size = sizeof(double);
 		break;
 	case CFS_OPT_STRING:
 		if (o->min && !*value)
@@ -280,16 +293,14 @@ static int parse_value(const struct cfs_opt *o, void *dst, const char *value)
 		v.s = strdup(value);
 		if (!v.s)
 			return -ENOMEM;
-		size = sizeof(char *);
 		free(*(char **)field(o, dst));
 		break;
 	case CFS_OPT_CHOICE:
 		r = parse_choice(o, value, &v.c);
-		size = sizeof(int);
 		break;
 	}
 	if (r == 0)
-		memcpy(field(o, dst), &v, size);
+		memcpy(field(o, dst), &v, field_size(o));
 	return r;
 }
 
@@ -333,10 +344,8 @@ static int explain(const struct cfs_opt *o, const char *value, int r, char err[C
 
 	if (o->flags & CFS_OPT_SECRET)
 		value = "***";
-	if (r == -ENOMEM) {
-		fail(err, "option %s: out of memory", o->name);
-		return r;
-	}
+	if (r == -ENOMEM)
+		return cfs_fail(err, r, "option %s: out of memory", o->name);
 	if (o->kind == CFS_OPT_CHOICE) {
 		join_choices(o, ", ", choices, sizeof(choices));
 		return fail(err, "option %s: '%.60s' is none of %s", o->name, value, choices);
@@ -373,10 +382,8 @@ int cfs_opt_set(const struct cfs_opt *table, void *dst, const char *name, const 
 	if (o)
 		return set(o, dst, value, err);
 	o = find_negated(table, name);
-	if (!o) {
-		fail(err, "unknown option %.100s", name);
-		return -ENOENT;
-	}
+	if (!o)
+		return cfs_fail(err, -ENOENT, "unknown option %.100s", name);
 	if (value)
 		return fail(err, "option no-%s takes no value", o->name);
 	return set(o, dst, "false", err);
@@ -407,18 +414,14 @@ int cfs_opt_arg(const struct cfs_opt *table, void *dst, int argc, char *const *a
 	given = argv[0] + 2;
 	if (argv[0][1] != '-') {
 		o = argv[0][2] ? NULL : find_letter(table, argv[0][1]);
-		if (!o) {
-			fail(err, "unknown option %.100s", argv[0]);
-			return -ENOENT;
-		}
+		if (!o)
+			return cfs_fail(err, -ENOENT, "unknown option %.100s", argv[0]);
 		given = o->name;
 	}
 	eq = strchr(given, '=');
 	name = eq ? strndup(given, (size_t)(eq - given)) : strdup(given);
-	if (!name) {
-		fail(err, "out of memory");
-		return -ENOMEM;
-	}
+	if (!name)
+		return cfs_fail(err, -ENOMEM, "out of memory");
 	o = find(table, name);
 	if (eq) {
 		value = eq + 1;
@@ -453,10 +456,8 @@ int cfs_opt_list(const struct cfs_opt *table, void *dst, const char *list,
 	int r = 0;
 
 	copy = strdup(list);
-	if (!copy) {
-		fail(err, "out of memory");
-		return -ENOMEM;
-	}
+	if (!copy)
+		return cfs_fail(err, -ENOMEM, "out of memory");
 	for (rest = copy; rest && r >= 0;) {
 		name = next_item(&rest);
 		if (!*name)
@@ -470,22 +471,6 @@ int cfs_opt_list(const struct cfs_opt *table, void *dst, const char *list,
 	}
 	free(copy);
 	return r < 0 ? r : 0;
-}
-
-static size_t field_size(const struct cfs_opt *o)
-{
-	switch (o->kind) {
-	case CFS_OPT_FLAG:
-		return sizeof(bool);
-	case CFS_OPT_FRACTION:
-		return sizeof(double);
-	case CFS_OPT_STRING:
-		return sizeof(char *);
-	case CFS_OPT_CHOICE:
-		return sizeof(int);
-	default:
-		return sizeof(uint64_t);
-	}
 }
 
 int cfs_opt_defaults(const struct cfs_opt *table, void *dst)

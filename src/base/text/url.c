@@ -18,12 +18,6 @@ static int fail(char err[ERRLEN], const char *why)
 	return -EINVAL;
 }
 
-static int no_memory(char err[ERRLEN])
-{
-	snprintf(err, ERRLEN, "out of memory");
-	return -ENOMEM;
-}
-
 static int hex_digit(char c)
 {
 	if (c >= '0' && c <= '9')
@@ -67,42 +61,26 @@ static int decode_piece(const char *s, size_t len, const char *why, char **ret, 
 	if (!len)
 		return 0;
 	r = cfs_url_decode(s, len, false, ret);
-	if (r == -ENOMEM)
-		return no_memory(err);
-	return r < 0 ? fail(err, why) : 0;
+	return r == -EINVAL ? fail(err, why) : r;
 }
 
-static int copy_piece(const char *s, size_t len, char **ret, char err[ERRLEN])
+static int copy_piece(const char *s, size_t len, char **ret)
 {
 	if (!len)
 		return 0;
 	*ret = strndup(s, len);
-	return *ret ? 0 : no_memory(err);
-}
-
-static const char *last_char(const char *s, size_t len, char c)
-{
-	return memrchr(s, c, len);
+	return *ret ? 0 : -ENOMEM;
 }
 
 static int parse_query_item(const char *s, size_t len, struct cfs_url_query *q, char err[ERRLEN])
 {
-	const char *eq = memchr(s, '=', len);
-	size_t key_len = eq ? (size_t)(eq - s) : len;
-	int r;
+	const char *eq = memchr(s, '=', len), *end = s + len;
+	const char *value = eq ? eq + 1 : end;
+	int r = cfs_url_decode(s, (size_t)((eq ? eq : end) - s), true, &q->key);
 
-	r = cfs_url_decode(s, key_len, true, &q->key);
-	if (r == 0) {
-		r = eq ? cfs_url_decode(eq + 1, len - key_len - 1, true, &q->value)
-		       : cfs_url_decode("", 0, false, &q->value);
-		if (r < 0) {
-			free(q->key);
-			q->key = NULL;
-		}
-	}
-	if (r == -ENOMEM)
-		return no_memory(err);
-	return r < 0 ? fail(err, "bad %-escape in the query part") : 0;
+	if (r == 0)
+		r = cfs_url_decode(value, (size_t)(end - value), true, &q->value);
+	return r == -EINVAL ? fail(err, "bad %-escape in the query part") : r;
 }
 
 /* `s` is what follows the '?', NULL when there is none. */
@@ -118,12 +96,13 @@ static int parse_query(const char *s, struct cfs_url *u, char err[ERRLEN])
 			continue;
 		bigger = realloc(u->query, (u->n_query + 1) * sizeof(*u->query));
 		if (!bigger)
-			return no_memory(err);
+			return -ENOMEM;
 		u->query = bigger;
-		r = parse_query_item(s, len, &u->query[u->n_query], err);
+		bigger += u->n_query++;
+		*bigger = (struct cfs_url_query){0};
+		r = parse_query_item(s, len, bigger, err);
 		if (r < 0)
 			return r;
-		u->n_query++;
 	}
 	return 0;
 }
@@ -196,14 +175,14 @@ static int parse_hosts(const char *s, size_t len, struct cfs_url *u, char err[ER
 		if (!comma)
 			break;
 	}
-	return copy_piece(s, len, &u->hosts, err);
+	return copy_piece(s, len, &u->hosts);
 }
 
 /* [user[:password]@]hosts[/path][?query] */
 static int parse_generic(const char *rest, struct cfs_url *u, char err[ERRLEN])
 {
 	size_t len = strcspn(rest, "/?");
-	const char *at = last_char(rest, len, '@'), *s = rest + len;
+	const char *at = memrchr(rest, '@', len), *s = rest + len;
 	const char *hosts = at ? at + 1 : rest;
 	int r = 0;
 
@@ -235,7 +214,7 @@ static int parse_postgres(const char *rest, struct cfs_url *u, char err[ERRLEN])
 	if (!host || u->hosts)
 		return 0;
 	if (*host == '/')
-		return copy_piece(host, strlen(host), &u->socket, err);
+		return copy_piece(host, strlen(host), &u->socket);
 	return parse_hosts(host, strlen(host), u, err);
 }
 
@@ -266,7 +245,7 @@ static int parse_unix(const char *rest, struct cfs_url *u, char err[ERRLEN])
  * The peer un-escapes a password only when it could stand in a URL as it is (RFC 3986 userinfo
  * with sound escapes); everything else reaches the server as written.
  */
-static int parse_mysql_password(const char *s, size_t len, struct cfs_url *u, char err[ERRLEN])
+static int parse_mysql_password(const char *s, size_t len, struct cfs_url *u)
 {
 	size_t i;
 	int r;
@@ -275,11 +254,9 @@ static int parse_mysql_password(const char *s, size_t len, struct cfs_url *u, ch
 		return 0;
 	for (i = 0; i < len; i++)
 		if (!isalnum((unsigned char)s[i]) && !strchr("-._~!$&'()*+,;=:%@", s[i]))
-			return copy_piece(s, len, &u->password, err);
+			return copy_piece(s, len, &u->password);
 	r = cfs_url_decode(s, len, false, &u->password);
-	if (r == -EINVAL)
-		return copy_piece(s, len, &u->password, err);
-	return r < 0 ? no_memory(err) : 0;
+	return r == -EINVAL ? copy_piece(s, len, &u->password) : r;
 }
 
 /* tcp(hosts), (hosts), unix(/path), or as a courtesy plain hosts */
@@ -300,7 +277,7 @@ static int parse_mysql_address(const char *s, size_t len, struct cfs_url *u, cha
 	if (net_len == 4 && strncmp(s, "unix", 4) == 0) {
 		if (!len)
 			return fail(err, "unix() needs the path of a socket");
-		return copy_piece(open + 1, len, &u->socket, err);
+		return copy_piece(open + 1, len, &u->socket);
 	}
 	if (net_len && !(net_len == 3 && strncmp(s, "tcp", 3) == 0))
 		return fail(err, "the server's address must be tcp(HOST:PORT) or unix(PATH)");
@@ -322,13 +299,13 @@ static int parse_mysql(const char *rest, struct cfs_url *u, char err[ERRLEN])
 	if (!slash)
 		return fail(err, "mysql:// wants [USER[:PASSWORD]@](HOST:PORT)/DATABASE");
 	left_len = (size_t)(slash - rest);
-	at = last_char(rest, left_len, '@');
+	at = memrchr(rest, '@', left_len);
 	if (at) {
 		address = at + 1;
 		colon = memchr(rest, ':', (size_t)(at - rest));
-		r = copy_piece(rest, (size_t)((colon ? colon : at) - rest), &u->user, err);
+		r = copy_piece(rest, (size_t)((colon ? colon : at) - rest), &u->user);
 		if (r == 0 && colon)
-			r = parse_mysql_password(colon + 1, (size_t)(at - colon - 1), u, err);
+			r = parse_mysql_password(colon + 1, (size_t)(at - colon - 1), u);
 	}
 	if (r == 0)
 		r = parse_mysql_address(address, (size_t)(slash - address), u, err);
@@ -350,7 +327,7 @@ static int parse_sqlite3(const char *rest, struct cfs_url *u, char err[ERRLEN])
 
 	if (!len)
 		return fail(err, "sqlite3:// needs the path of a file");
-	r = copy_piece(rest, len, &u->path, err);
+	r = copy_piece(rest, len, &u->path);
 	if (r == 0 && rest[len])
 		r = parse_query(rest + len + 1, u, err);
 	return r;
@@ -390,7 +367,7 @@ static int parse_scheme(const char *text, size_t len, struct cfs_url *u, char er
 		return fail(err, "no scheme before ://");
 	u->scheme = strndup(text, len);
 	if (!u->scheme)
-		return no_memory(err);
+		return -ENOMEM;
 	for (i = 0; i < len; i++) {
 		if (!isalnum((unsigned char)text[i]) && !strchr("+-.", text[i]))
 			return fail(err, "bad character in the scheme before ://");
@@ -415,6 +392,8 @@ int cfs_url_parse(const char *text, struct cfs_url *ret, char err[ERRLEN])
 		: parse_scheme("redis", 5, &u, err);
 	if (r == 0)
 		r = parse_rest(sep ? sep + 3 : text, &u, err);
+	if (r == -ENOMEM)
+		snprintf(err, ERRLEN, "out of memory");
 	if (r < 0)
 		cfs_url_free(&u);
 	else

@@ -24,10 +24,6 @@
 
 /* ---- profile ---- */
 
-struct profile {
-	char *access, *secret, *token;
-};
-
 static char *trim(char *text)
 {
 	char *end;
@@ -42,7 +38,7 @@ static char *trim(char *text)
 
 static void keep(char **dst, const char *value)
 {
-	if (!*dst)
+	if (!*dst && *value)
 		*dst = strdup(value);
 }
 
@@ -60,7 +56,7 @@ static bool is_section(char *line, const char *name)
 	return strcmp(line, name) == 0;
 }
 
-static void read_profile(const char *path, const char *name, struct profile *p)
+static void read_profile(const char *path, const char *name, struct cfs_s3_keys *k)
 {
 	cfs_auto_free char *line = NULL;
 	bool mine = false;
@@ -83,11 +79,11 @@ static void read_profile(const char *path, const char *name, struct profile *p)
 		key = trim(key);
 		value = trim(value);
 		if (strcmp(key, "aws_access_key_id") == 0)
-			keep(&p->access, value);
+			keep(&k->access, value);
 		else if (strcmp(key, "aws_secret_access_key") == 0)
-			keep(&p->secret, value);
+			keep(&k->secret, value);
 		else if (strcmp(key, "aws_session_token") == 0)
-			keep(&p->token, value);
+			keep(&k->token, value);
 	}
 	if (line)
 		OPENSSL_cleanse(line, cap);
@@ -95,7 +91,7 @@ static void read_profile(const char *path, const char *name, struct profile *p)
 }
 
 static void read_profile_file(const char *variable, const char *file, const char *name,
-			      struct profile *p)
+			      struct cfs_s3_keys *k)
 {
 	const char *path = cfs_s3_env(variable), *home = cfs_s3_env("HOME");
 	cfs_auto_free char *in_home = NULL;
@@ -103,28 +99,26 @@ static void read_profile_file(const char *variable, const char *file, const char
 	if (!path && home && asprintf(&in_home, "%s/.aws/%s", home, file) >= 0)
 		path = in_home;
 	if (path)
-		read_profile(path, name, p);
+		read_profile(path, name, k);
 }
 
 int cfs_s3_keys_from_profile(struct cfs_s3_keys **ret)
 {
 	const char *name = cfs_s3_env("AWS_PROFILE") ? cfs_s3_env("AWS_PROFILE") : "default";
-	struct profile p = {0};
-	int r = -ENOENT;
+	struct cfs_s3_keys *k;
+	int r = cfs_s3_keys_new(NULL, NULL, NULL, 0, &k);
 
-	read_profile_file("AWS_SHARED_CREDENTIALS_FILE", "credentials", name, &p);
-	if (!p.access || !p.secret)
-		read_profile_file("AWS_CONFIG_FILE", "config", name, &p);
-	if (p.access && p.secret)
-		r = cfs_s3_keys_new(p.access, p.secret, p.token, 0, ret);
-	if (p.secret)
-		OPENSSL_cleanse(p.secret, strlen(p.secret));
-	if (p.token)
-		OPENSSL_cleanse(p.token, strlen(p.token));
-	free(p.access);
-	free(p.secret);
-	free(p.token);
-	return r;
+	if (r < 0)
+		return r;
+	read_profile_file("AWS_SHARED_CREDENTIALS_FILE", "credentials", name, k);
+	if (!k->access || !k->secret)
+		read_profile_file("AWS_CONFIG_FILE", "config", name, k);
+	if (!k->access || !k->secret) {
+		cfs_s3_keys_unref(k);
+		return -ENOENT;
+	}
+	*ret = k;
+	return 0;
 }
 
 /* ---- metadata services ---- */

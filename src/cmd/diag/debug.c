@@ -60,7 +60,7 @@ static void append_named(FILE *out, const char *path)
 	append_file(out, path);
 }
 
-/* What a page is about. */
+/* The subject of a page. */
 struct subject {
 	const char *point;
 	unsigned dev; /* minor number of the mount's device */

@@ -5,53 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
 #include "cmd/access/cmd.h"
 #include "cmd/check/blocks.h"
 #include "cmd/check/fsck.h"
-
-#define PAGE 1000
-
-struct item {
-	cfs_ino_t ino;
-	uint8_t type;
-};
-
-struct walk {
-	struct fsck *f;
-	struct item *todo;
-	size_t n, cap;
-	int err;
-};
-
-static int push(struct walk *w, cfs_ino_t ino, uint8_t type)
-{
-	return CFS_ARRAY_ADD(w->todo, w->n, w->cap, (struct item){ino, type});
-}
-
-static int note_entry(void *arg, const struct cfs_dirent *e)
-{
-	struct walk *w = arg;
-
-	w->f->names++;
-	w->err = push(w, e->entry.ino, e->type);
-	return w->err;
-}
-
-static int push_entries(struct walk *w, cfs_ino_t dir)
-{
-	struct cfs_cursor cursor = {0};
-	int r;
-
-	do {
-		struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-
-		r = cfs_meta_readdir(w->f->a->meta, &ctx, dir, false, PAGE, &cursor, note_entry, w);
-	} while (r == 0 && w->err == 0);
-	if (w->err)
-		return w->err;
-	return r < 0 && r != -ENOENT ? r : 0;
-}
+#include "cmd/sets/dirwalk.h"
 
 static int check_slice(struct fsck *f, cfs_ino_t ino, const struct cfs_slice *s)
 {
@@ -108,27 +65,39 @@ static int check_file(struct fsck *f, cfs_ino_t ino)
 	return r;
 }
 
+static int check_inode(struct fsck *f, cfs_ino_t ino, uint8_t type)
+{
+	int r = fsck_inode(f, ino);
+
+	f->inodes++;
+	return r == 0 && type == CFS_TYPE_FILE ? check_file(f, ino) : r;
+}
+
+static int check_below(struct fsck *f, cfs_ino_t dir)
+{
+	struct dirwalk w = dirwalk_begin(f->a->meta, ADMIN_STEP_MS, dir, DIRWALK_BELOW);
+	const struct cfs_dirent *e;
+	int r = 0;
+
+	while (r >= 0 && (r = dirwalk_next(&w, &e)) > 0) {
+		f->names++;
+		r = check_inode(f, e->entry.ino, e->type);
+	}
+	dirwalk_end(&w);
+	return r;
+}
+
 int fsck_path(struct fsck *f, const char *path, bool recursive)
 {
-	struct walk w = {.f = f};
 	struct cfs_entry top;
 	int r = admin_lookup(f->a, path, &top);
 
 	if (r < 0)
 		return cmd_fail(r, "%s: %s", path, strerror(-r));
 	progress_begin(&f->p, "objects looked at");
-	r = push(&w, top.ino, top.attr.type);
-	while (r == 0 && w.n) {
-		struct item i = w.todo[--w.n];
-
-		f->inodes++;
-		r = fsck_inode(f, i.ino);
-		if (r == 0 && i.type == CFS_TYPE_FILE)
-			r = check_file(f, i.ino);
-		else if (r == 0 && i.type == CFS_TYPE_DIR && recursive)
-			r = push_entries(&w, i.ino);
-	}
+	r = check_inode(f, top.ino, top.attr.type);
+	if (r == 0 && top.attr.type == CFS_TYPE_DIR && recursive)
+		r = check_below(f, top.ino);
 	progress_end(&f->p);
-	free(w.todo);
 	return r == 0 ? fsck_usage(f, false) : r;
 }

@@ -16,9 +16,10 @@
 #include "cmd/access/cmd.h"
 #include "cmd/access/live.h"
 #include "cmd/access/progress.h"
+#include "cmd/sets/dirwalk.h"
 #include "cmd/sets/inoset.h"
 
-#define PAGE	  1000
+#define QUEUE	  4000
 #define HOURS_MAX 64
 
 struct restore_opts {
@@ -43,7 +44,6 @@ struct restore {
 	struct cfs_workers *workers;
 	cfs_ino_t hour;
 	struct inoset dirs; /* of this hour */
-	int err;	    /* of reading them */
 	_Atomic uint64_t restored, skipped, failed;
 };
 
@@ -105,39 +105,34 @@ static void run_move(struct cfs_job *job)
 	free(m);
 }
 
-static int note_dir(void *arg, const struct cfs_dirent *e)
+static int note_dirs(struct restore *r)
 {
-	struct restore *r = arg;
+	struct dirwalk w = dirwalk_begin(r->a.meta, ADMIN_STEP_MS, r->hour, 0);
+	const struct cfs_dirent *i;
+	int e = 0;
 
-	r->err = e->type == CFS_TYPE_DIR ? inoset_add(&r->dirs, e->entry.ino, 1) : 0;
-	return r->err;
+	while (e >= 0 && (e = dirwalk_next(&w, &i)) > 0) {
+		if (live_stopped())
+			e = -EINTR;
+		else if (i->type == CFS_TYPE_DIR)
+			e = inoset_add(&r->dirs, i->entry.ino, 1);
+	}
+	dirwalk_end(&w);
+	inoset_sort(&r->dirs);
+	return e;
 }
 
-struct page {
-	struct move *v[PAGE];
-	size_t n;
-	int err;
-};
-
-static int keep_entry(void *arg, const struct cfs_dirent *e)
+static int submit(struct restore *r, const struct cfs_dirent *i)
 {
-	struct page *p = arg;
 	struct move *m = calloc(1, sizeof(*m));
-
-	if (!m)
-		return p->err = -ENOMEM;
-	m->job.run = run_move;
-	m->len = e->name_len;
-	memcpy(m->name, e->name, e->name_len);
-	p->v[p->n++] = m;
-	return 0;
-}
-
-static int submit(struct restore *r, struct move *m)
-{
 	int e;
 
+	if (!m)
+		return -ENOMEM;
+	m->job.run = run_move;
 	m->r = r;
+	m->len = i->name_len;
+	memcpy(m->name, i->name, i->name_len);
 	if (!parse_name(m) || (!r->o->put_back && !inoset_has(&r->dirs, m->dst))) {
 		atomic_fetch_add(&r->skipped, 1);
 		free(m);
@@ -149,60 +144,40 @@ static int submit(struct restore *r, struct move *m)
 	return e;
 }
 
-static int read_pages(struct restore *r, cfs_dirent_fn fn, struct page *p)
+static int move_entries(struct restore *r)
 {
-	struct cfs_cursor cursor = {0};
-	size_t i;
-	int e, e2 = 0;
+	struct dirwalk w = dirwalk_begin(r->a.meta, ADMIN_STEP_MS, r->hour, 0);
+	const struct cfs_dirent *i;
+	int e = 0;
 
-	do {
-		struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-
-		e = cfs_meta_readdir(r->a.meta, &ctx, r->hour, false, PAGE, &cursor, fn,
-				     p ? (void *)p : r);
-		if (live_stopped())
-			e2 = -EINTR;
-		for (i = 0; p && i < p->n; i++) {
-			if (e2 < 0)
-				free(p->v[i]);
-			else
-				e2 = submit(r, p->v[i]);
-		}
-		if (p)
-			p->n = 0;
-		e2 = e2 ? e2 : p ? p->err : r->err;
-	} while (e == 0 && e2 == 0);
-	return e2 ? e2 : e < 0 ? e : 0;
+	while (e >= 0 && (e = dirwalk_next(&w, &i)) > 0)
+		e = live_stopped() ? -EINTR : submit(r, i);
+	dirwalk_end(&w);
+	return e;
 }
 
 static int restore_hour(struct restore *r, const char *name)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-	struct page *p = calloc(1, sizeof(*p));
 	struct cfs_entry hour;
-	int e;
+	int e = cfs_meta_lookup(r->a.meta, &ctx, CFS_TRASH_INO, name, strlen(name), &hour);
 
-	if (!p)
-		return -ENOMEM;
-	e = cfs_meta_lookup(r->a.meta, &ctx, CFS_TRASH_INO, name, strlen(name), &hour);
-	if (e == 0) {
-		r->hour = hour.ino;
-		if (!r->o->put_back)
-			e = read_pages(r, note_dir, NULL);
-		inoset_sort(&r->dirs);
-	}
+	if (e < 0)
+		return e;
+	r->hour = hour.ino;
+	if (!r->o->put_back)
+		e = note_dirs(r);
 	if (e == 0)
-		e = cfs_workers_create("restore", (unsigned)r->o->threads, 4 * PAGE, &r->workers);
+		e = cfs_workers_create("restore", (unsigned)r->o->threads, QUEUE, &r->workers);
 	if (e == 0) {
 		progress_begin(&r->p, "entries restored");
-		e = read_pages(r, keep_entry, p);
+		e = move_entries(r);
 		cfs_workers_destroy(r->workers);
 		progress_end(&r->p);
 		if (live_stopped()) /* and they have left out the rest */
 			e = -EINTR;
 	}
 	inoset_free(&r->dirs);
-	free(p);
 	return e;
 }
 

@@ -16,9 +16,9 @@
 #include "cmd/access/jsontext.h"
 #include "cmd/access/live.h"
 #include "cmd/access/progress.h"
-#include "cmd/sets/inostack.h"
+#include "cmd/sets/dirwalk.h"
 
-#define PAGE 1000
+#define QUEUE 4000
 
 struct tier_opts {
 	struct admin_opts common;
@@ -42,8 +42,7 @@ struct tier_cmd {
 	const struct tier_opts *o;
 	struct progress p;
 	struct cfs_workers *workers;
-	struct inostack todo; /* directories */
-	_Atomic int err;      /* why a worker could not go on */
+	_Atomic int err; /* why a worker could not go on */
 	_Atomic uint64_t changed, failed;
 };
 
@@ -148,32 +147,11 @@ static void run_change(struct cfs_job *job)
 	free(ch);
 }
 
-struct page {
-	struct tier_cmd *c;
-	cfs_ino_t files[PAGE];
-	size_t n;
-	int err;
-};
-
-static int note_entry(void *arg, const struct cfs_dirent *e)
-{
-	struct page *p = arg;
-
-	if (e->type == CFS_TYPE_DIR)
-		p->err = inostack_push(&p->c->todo, e->entry.ino);
-	else if (e->type == CFS_TYPE_FILE && e->entry.attr.tier != p->c->o->tier)
-		p->files[p->n++] = e->entry.ino;
-	return p->err;
-}
-
 static int submit(struct tier_cmd *c, cfs_ino_t ino)
 {
-	struct change *ch;
-	int r = stopped(c);
+	struct change *ch = malloc(sizeof(*ch));
+	int r;
 
-	if (r)
-		return r;
-	ch = malloc(sizeof(*ch));
 	if (!ch)
 		return -ENOMEM;
 	*ch = (struct change){.job.run = run_change, .c = c, .ino = ino};
@@ -183,50 +161,38 @@ static int submit(struct tier_cmd *c, cfs_ino_t ino)
 	return r;
 }
 
-/* The directory is set before it is read, so that entries made meanwhile have inherited it. */
-static int set_directory(struct tier_cmd *c, cfs_ino_t dir, struct page *p)
+/* A directory is set before it is read, so that entries made meanwhile have inherited it. */
+static int set_below(struct tier_cmd *c, cfs_ino_t root)
 {
-	struct cfs_cursor cursor = {0};
-	int r = stopped(c);
-	size_t i;
+	struct dirwalk w =
+		dirwalk_begin(c->a.meta, ADMIN_STEP_MS, root, DIRWALK_ATTRS | DIRWALK_BELOW);
+	const struct cfs_dirent *e;
+	int r = set_one(c, root);
 
-	r = r ? r : set_one(c, dir);
-
-	while (r == 0) {
-		struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-		int end;
-
-		*p = (struct page){.c = c};
-		end = cfs_meta_readdir(c->a.meta, &ctx, dir, true, PAGE, &cursor, note_entry, p);
-		r = p->err ? p->err : end < 0 && end != -ENOENT ? end : 0;
-		for (i = 0; r == 0 && i < p->n; i++)
-			r = submit(c, p->files[i]);
-		if (end != 0)
-			break;
+	while (r >= 0 && (r = dirwalk_next(&w, &e)) > 0) {
+		r = stopped(c);
+		if (r == 0 && e->type == CFS_TYPE_DIR)
+			r = set_one(c, e->entry.ino);
+		else if (r == 0 && e->type == CFS_TYPE_FILE && e->entry.attr.tier != c->o->tier)
+			r = submit(c, e->entry.ino);
 	}
+	dirwalk_end(&w);
 	return r;
 }
 
 static int set_tree(struct tier_cmd *c, cfs_ino_t root)
 {
-	struct page *p = malloc(sizeof(*p));
-	int r = p ? inostack_push(&c->todo, root) : -ENOMEM;
+	int r = cfs_workers_create("tier", (unsigned)c->o->threads, QUEUE, &c->workers);
 
-	if (r == 0)
-		r = cfs_workers_create("tier", (unsigned)c->o->threads, 4 * PAGE, &c->workers);
-	if (r == 0) {
-		progress_begin(&c->p, "files and directories");
-		while (r == 0 && c->todo.n)
-			r = set_directory(c, inostack_pop(&c->todo), p);
-		cfs_workers_destroy(c->workers);
-		r = r ? r : atomic_load(&c->err);
-		progress_end(&c->p);
-		if (live_stopped()) /* and they have left out the rest */
-			r = -EINTR;
-	}
-	inostack_free(&c->todo);
-	free(p);
-	return r;
+	if (r < 0)
+		return r;
+	progress_begin(&c->p, "files and directories");
+	r = set_below(c, root);
+	cfs_workers_destroy(c->workers);
+	r = r ? r : atomic_load(&c->err);
+	progress_end(&c->p);
+	/* The workers have left out the rest. */
+	return live_stopped() ? -EINTR : r;
 }
 
 /* CMD_OK or an exit status after a message. */

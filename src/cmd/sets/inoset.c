@@ -6,7 +6,7 @@
 
 #include "base/array.h"
 #include "base/bytes.h"
-#include "cmd/sets/inostack.h"
+#include "cmd/sets/dirwalk.h"
 
 int inoset_add(struct inoset *s, cfs_ino_t ino, uint32_t names)
 {
@@ -50,12 +50,17 @@ void inoset_free(struct inoset *s)
 	*s = (struct inoset){0};
 }
 
-static int add_entry(void *arg, const struct cfs_dirent *e)
-{
-	return e->type == CFS_TYPE_DIR ? 0 : inoset_add(arg, e->entry.ino, e->entry.attr.nlink);
-}
-
 int inoset_add_trash(struct inoset *s, struct admin *a)
 {
-	return inostack_walk(a->meta, ADMIN_STEP_MS, CFS_TRASH_INO, add_entry, s);
+	struct dirwalk w =
+		dirwalk_begin(a->meta, ADMIN_STEP_MS, CFS_TRASH_INO, DIRWALK_ATTRS | DIRWALK_BELOW);
+	const struct cfs_dirent *e;
+	int r = 0;
+
+	while (r >= 0 && (r = dirwalk_next(&w, &e)) > 0) {
+		if (e->type != CFS_TYPE_DIR)
+			r = inoset_add(s, e->entry.ino, e->entry.attr.nlink);
+	}
+	dirwalk_end(&w);
+	return r;
 }

@@ -18,7 +18,4 @@ static inline cfs_ino_t inostack_pop(struct inostack *s)
 }
 void inostack_free(struct inostack *s);
 
-/* Calls fn for every entry below a directory. A result of fn that is not 0 ends the walk. */
-int inostack_walk(struct cfs_meta *m, uint64_t step_ms, cfs_ino_t top, cfs_dirent_fn fn, void *arg);
-
 #endif

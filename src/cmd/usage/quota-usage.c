@@ -7,36 +7,37 @@
 #include <stdlib.h>
 
 #include "base/array.h"
-#include "cmd/sets/inostack.h"
+#include "cmd/sets/dirwalk.h"
 #include "cmd/usage/owners.h"
 #include "cmd/usage/quota-usage.h"
 
 /* ---- directories ---- */
 
-struct walk {
+struct usage {
 	int64_t space, inodes;
 	uint64_t mark;
 };
 
-static int visit(void *arg, const struct cfs_dirent *e)
+static int measure(struct admin *a, cfs_ino_t dir, struct usage *ret)
 {
-	struct walk *w = arg;
+	struct dirwalk w =
+		dirwalk_begin(a->meta, ADMIN_STEP_MS, dir, DIRWALK_ATTRS | DIRWALK_BELOW);
+	const struct cfs_dirent *e;
+	int r;
 
-	w->inodes++;
-	w->space += cfs_space_of(e->type == CFS_TYPE_FILE ? e->entry.attr.length : 0);
-	w->mark += cfs_mark_of(e->entry.ino, &e->entry.attr);
-	return 0;
-}
-
-static int measure(struct admin *a, cfs_ino_t dir, struct walk *ret)
-{
-	*ret = (struct walk){0};
-	return inostack_walk(a->meta, ADMIN_STEP_MS, dir, visit, ret);
+	*ret = (struct usage){0};
+	while ((r = dirwalk_next(&w, &e)) > 0) {
+		ret->inodes++;
+		ret->space += cfs_space_of(e->type == CFS_TYPE_FILE ? e->entry.attr.length : 0);
+		ret->mark += cfs_mark_of(e->entry.ino, &e->entry.attr);
+	}
+	dirwalk_end(&w);
+	return r;
 }
 
 int quota_measure(struct admin *a, cfs_ino_t dir, int64_t *ret_space, int64_t *ret_inodes)
 {
-	struct walk w;
+	struct usage w;
 	int r = measure(a, dir, &w);
 
 	if (r < 0)
@@ -103,7 +104,7 @@ static bool asked_for(const struct gaps *last, enum cfs_quota_kind kind, uint64_
 static int measure_dirs(struct admin *a, const struct quotas *l, const struct gaps *last,
 			struct gaps *ret)
 {
-	struct walk w;
+	struct usage w;
 	size_t i;
 	int r = 0;
 

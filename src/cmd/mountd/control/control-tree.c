@@ -8,7 +8,7 @@
 
 #include "base/array.h"
 #include "cmd/mountd/control/control-serve.h"
-#include "cmd/sets/inostack.h"
+#include "cmd/sets/dirwalk.h"
 
 /* ---- clone ---- */
 
@@ -188,8 +188,6 @@ int control_rmr(struct control_server *s, struct control_job *job, json_t *in, j
 struct compaction {
 	struct control_server *s;
 	struct control_job *job;
-	struct inostack todo;
-	struct cfs_names *page;
 	uint64_t files, chunks, before, after, failed;
 };
 
@@ -242,46 +240,33 @@ static int compact_file(struct compaction *w, cfs_ino_t ino)
 	return r;
 }
 
-static int compact_dir(struct compaction *w, cfs_ino_t dir)
+static int compact_below(struct compaction *w, cfs_ino_t dir)
 {
-	struct cfs_cursor cursor = {0};
-	int last = 0, r = 0;
-	size_t i;
+	struct dirwalk walk = dirwalk_begin(w->s->meta, CONTROL_STEP_MS, dir, DIRWALK_BELOW);
+	const struct cfs_dirent *e;
+	int r = 0;
 
-	while (!last && r == 0) {
-		struct cfs_ctx ctx = control_step(w->job);
-
-		w->page->n = 0;
-		last = cfs_meta_readdir(w->s->meta, &ctx, dir, false, CFS_NAMES_MAX, &cursor,
-					cfs_names_add, w->page);
-		for (i = 0; i < w->page->n && r == 0; i++) {
-			const struct cfs_name *e = &w->page->v[i];
-
-			if (e->type == CFS_TYPE_DIR)
-				r = inostack_push(&w->todo, e->ino);
-			else if (e->type == CFS_TYPE_FILE)
-				r = compact_file(w, e->ino);
-		}
+	walk.ctx = *w->job->who;
+	while (r >= 0 && (r = dirwalk_next(&walk, &e)) > 0) {
+		if (e->type == CFS_TYPE_FILE)
+			r = compact_file(w, e->entry.ino);
 	}
-	return r < 0 ? r : last < 0 && last != -ENOENT ? last : 0;
+	dirwalk_end(&walk);
+	return r;
 }
 
 int control_compact(struct control_server *s, struct control_job *job, json_t *in, json_t **ret)
 {
-	struct compaction w = {.s = s, .job = job, .page = malloc(sizeof(*w.page))};
+	struct compaction w = {.s = s, .job = job};
 	cfs_ino_t ino = control_ino(s, in, "inode");
 	struct cfs_ctx ctx = control_step(job);
 	struct cfs_attr attr;
-	int r = w.page ? cfs_meta_getattr(s->meta, &ctx, ino, &attr) : -ENOMEM;
+	int r = cfs_meta_getattr(s->meta, &ctx, ino, &attr);
 
 	if (r == 0 && attr.type == CFS_TYPE_FILE)
 		r = compact_file(&w, ino);
 	else if (r == 0 && attr.type == CFS_TYPE_DIR)
-		r = inostack_push(&w.todo, ino);
-	while (r == 0 && w.todo.n)
-		r = compact_dir(&w, inostack_pop(&w.todo));
-	inostack_free(&w.todo);
-	free(w.page);
+		r = compact_below(&w, ino);
 	if (r < 0)
 		return r;
 	*ret = json_pack("{s:I, s:I, s:I, s:I, s:I}", "files", (json_int_t)w.files, "chunks",

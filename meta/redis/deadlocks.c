@@ -7,15 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
 #include "base/bytes.h"
 #include "meta/redis/ops.h"
-
-/* 8 bytes per key: one key per locked file, and one per session. */
-struct keys {
-	uint64_t *v;
-	size_t n, cap;
-};
 
 struct search {
 	struct cfs_engine *e;
@@ -24,28 +17,15 @@ struct search {
 	void *arg;
 };
 
-static int note_number(struct keys *k, uint64_t n)
-{
-	if (CFS_ARRAY_ROOM(k->v, k->n, k->cap) < 0)
-		return -ENOMEM;
-	k->v[k->n++] = n;
-	return 0;
-}
-
-static int note_key(void *arg, uint64_t n, const char *rest, size_t rest_len)
-{
-	return rest_len ? 0 : note_number(arg, n);
-}
-
 static int order(const void *a, const void *b)
 {
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	const uint64_t *x = a, *y = b;
 
-	return CFS_COMPARE(x, y);
+	return CFS_COMPARE(*x, *y);
 }
 
 /* SCAN may return a key twice, and a session may have several locks. */
-static void drop_duplicates(struct keys *k)
+static void drop_duplicates(struct rds_numbers *k)
 {
 	size_t i, n = 0;
 
@@ -57,7 +37,7 @@ static void drop_duplicates(struct keys *k)
 	k->n = n;
 }
 
-static int read_keys(struct cfs_engine *e, const char *kind, struct keys *ret)
+static int read_keys(struct cfs_engine *e, const char *kind, struct rds_numbers *ret)
 {
 	struct rds_cursor cursor = {0};
 	int r;
@@ -65,7 +45,7 @@ static int read_keys(struct cfs_engine *e, const char *kind, struct keys *ret)
 	do {
 		struct cfs_ctx ctx = rds_page_ctx();
 
-		r = rds_scan_keys(e, &ctx, kind, &cursor, note_key, ret);
+		r = rds_scan_keys(e, &ctx, kind, &cursor, rds_note_key, ret);
 	} while (!r && cursor.at);
 	drop_duplicates(ret);
 	return r;
@@ -73,7 +53,7 @@ static int read_keys(struct cfs_engine *e, const char *kind, struct keys *ret)
 
 /* The sessions that have locks in a hash. */
 static int read_holders(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *kind,
-			cfs_ino_t ino, struct keys *ret)
+			cfs_ino_t ino, struct rds_numbers *ret)
 {
 	RDS_REQUEST(q, e);
 	uint64_t sid;
@@ -84,7 +64,7 @@ static int read_holders(struct cfs_engine *e, const struct cfs_ctx *ctx, const c
 		const redisReply *f = q.reply[0]->element[i];
 
 		if (rds_number(f->str, f->len, &sid, &used) && used < f->len && f->str[used] == '_')
-			r = note_number(ret, sid);
+			r = rds_note_number(ret, sid);
 	}
 	drop_duplicates(ret);
 	return r;
@@ -118,9 +98,10 @@ static int check_lock(struct search *s, const char *kind, uint64_t n, uint64_t s
 	return r ? r : s->fn(s->arg, strcmp(kind, "locked") ? n : 0, sid, s->repair);
 }
 
+/* 8 bytes per key: one key per locked file, and one per session. */
 static int search_kind(struct search *s, const char *kind)
 {
-	struct keys keys = {0}, holders = {0};
+	struct rds_numbers keys = {0}, holders = {0};
 	size_t i, k;
 	int r = read_keys(s->e, kind, &keys);
 
@@ -129,7 +110,7 @@ static int search_kind(struct search *s, const char *kind)
 
 		holders.n = 0;
 		r = strcmp(kind, "locked") ? read_holders(s->e, &ctx, kind, keys.v[i], &holders)
-					   : note_number(&holders, keys.v[i]);
+					   : rds_note_number(&holders, keys.v[i]);
 		for (k = 0; k < holders.n && !r; k++)
 			r = check_lock(s, kind, keys.v[i], holders.v[k]);
 	}
@@ -147,7 +128,7 @@ int rds_op_dead_locks(struct cfs_engine *e, const struct cfs_ctx *ctx, bool repa
 	int r = 0;
 
 	(void)ctx; /* each step has its own deadline */
-	for (i = 0; i < sizeof(kinds) / sizeof(kinds[0]) && !r; i++)
+	for (i = 0; i < CFS_ARRAY_SIZE(kinds) && !r; i++)
 		r = search_kind(&s, kinds[i]);
 	return r;
 }

@@ -128,7 +128,7 @@ static int read_window(struct cfs_engine *e, struct rds_inode_names *names, cfs_
 		       cfs_ino_t from)
 {
 	struct window w = {.dir = dir, .from = from, .to = UINT64_MAX}, old;
-	int r = rds_each_entry(e, dir, add_name, &w);
+	int r = rds_each_entry(e, dir, (struct rds_cursor){0}, add_name, &w);
 
 	keep_lowest(&w);
 	if (!r) {

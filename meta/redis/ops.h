@@ -109,11 +109,18 @@ const char *rds_counter_key(const char *name, int64_t *ret_shift);
 typedef int (*rds_key_fn)(void *arg, uint64_t n, const char *rest, size_t rest_len);
 int rds_scan_keys(CFS_ENG, CFS_CTX, const char *name, struct rds_cursor *cursor, rds_key_fn fn,
 		  void *arg);
+struct rds_numbers {
+	uint64_t *v;
+	size_t n, cap;
+};
+int rds_note_number(struct rds_numbers *to, uint64_t n);
+/* A rds_key_fn that notes the numbers of keys with nothing behind them in a struct rds_numbers. */
+int rds_note_key(void *arg, uint64_t n, const char *rest, size_t rest_len);
 
-/* repair.c: calls fn for each entry of a directory; HSCAN may return one twice. */
+/* scan.c: calls fn for each entry of a directory from a position on; HSCAN may return one twice. */
 typedef int (*rds_entry_fn)(void *arg, cfs_ino_t dir, const redisReply *name,
 			    const redisReply *value);
-int rds_each_entry(CFS_ENG, cfs_ino_t dir, rds_entry_fn fn, void *arg);
+int rds_each_entry(CFS_ENG, cfs_ino_t dir, struct rds_cursor from, rds_entry_fn fn, void *arg);
 
 /*
  * inode-names.c: 1 and a name of the inode in that directory, which has it at this moment; 0: there is

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "meta/redis/ops.h"
@@ -42,27 +41,6 @@ struct check {
 	int64_t entries, subdirs; /* of a directory */
 	struct rds_apply fix;
 };
-
-/* ---- walking one directory ---- */
-
-int rds_each_entry(struct cfs_engine *e, cfs_ino_t dir, rds_entry_fn fn, void *arg)
-{
-	const redisReply *page;
-	RDS_REQUEST(q, e);
-	struct rds_cursor cursor = {0};
-	size_t i;
-	int r;
-
-	do {
-		struct cfs_ctx ctx = rds_page_ctx();
-
-		r = rds_page(&q, &ctx, CFS_META_OP_other, &cursor, 4096, NULL, &page, "sk", "HSCAN",
-			     "d", dir);
-		for (i = 0; !r && i + 1 < page->elements; i += 2)
-			r = fn(arg, dir, page->element[i], page->element[i + 1]);
-	} while (!r && cursor.at);
-	return r;
-}
 
 /* ---- names of an inode ---- */
 
@@ -132,7 +110,7 @@ static int each_name(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		n = 0;
 	}
 	for (i = 0; i < n && !r; i++)
-		r = rds_each_entry(e, dirs[i], match_entry, &s);
+		r = rds_each_entry(e, dirs[i], (struct rds_cursor){0}, match_entry, &s);
 	free(dirs);
 	return r == -ENOENT ? 0 : r;
 }
@@ -157,27 +135,10 @@ static int note_name(void *arg, cfs_ino_t parent, const char *name, size_t len)
 	return 0;
 }
 
-struct dirs {
-	cfs_ino_t *v;
-	size_t n, cap;
-};
-
-static int note_dir(void *arg, uint64_t n, const char *rest, size_t rest_len)
-{
-	struct dirs *d = arg;
-
-	if (rest_len)
-		return 0;
-	if (CFS_ARRAY_ROOM(d->v, d->n, d->cap) < 0)
-		return -ENOMEM;
-	d->v[d->n++] = n;
-	return 0;
-}
-
 static int search_everywhere(struct check *a)
 {
 	struct name_search s = {.e = a->e, .ino = a->ino, .fn = note_name, .arg = a};
-	struct dirs d = {0};
+	struct rds_numbers d = {0};
 	struct rds_cursor cursor = {0};
 	size_t i;
 	int r;
@@ -187,9 +148,9 @@ static int search_everywhere(struct check *a)
 		struct cfs_ctx ctx = rds_page_ctx();
 
 		d.n = 0;
-		r = rds_scan_keys(a->e, &ctx, "d", &cursor, note_dir, &d);
+		r = rds_scan_keys(a->e, &ctx, "d", &cursor, rds_note_key, &d);
 		for (i = 0; i < d.n && !r; i++)
-			r = rds_each_entry(a->e, d.v[i], match_entry, &s);
+			r = rds_each_entry(a->e, d.v[i], (struct rds_cursor){0}, match_entry, &s);
 	} while (!r && cursor.at);
 	free(d.v);
 	return r;
@@ -315,7 +276,7 @@ static int sum_entry(void *arg, cfs_ino_t dir, const redisReply *name, const red
 static int sum_entries(struct check *a)
 {
 	struct sum s = {.a = a, .q.r = rds_of(a->e)};
-	int r = rds_each_entry(a->e, a->ino, sum_entry, &s);
+	int r = rds_each_entry(a->e, a->ino, (struct rds_cursor){0}, sum_entry, &s);
 
 	if (!r)
 		r = flush_sum(&s);
@@ -609,7 +570,7 @@ static int check_once(struct check *a)
 	if (!r)
 		r = read_names(a);
 	if (!r)
-		r = rds_each_entry(a->e, a->ino, count_entry, a);
+		r = rds_each_entry(a->e, a->ino, (struct rds_cursor){0}, count_entry, a);
 	rds_apply_if(&a->fix, a->record, a->record_len, "sk", "GET", "i", a->ino);
 	snprintf(text, sizeof(text), "%" PRId64, a->entries);
 	rds_apply_if(&a->fix, text, strlen(text), "sk", "HLEN", "d", a->ino);

@@ -74,6 +74,38 @@ int rds_scan_keys(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *n
 	return r;
 }
 
+int rds_note_number(struct rds_numbers *to, uint64_t n)
+{
+	if (CFS_ARRAY_ROOM(to->v, to->n, to->cap) < 0)
+		return -ENOMEM;
+	to->v[to->n++] = n;
+	return 0;
+}
+
+int rds_note_key(void *arg, uint64_t n, const char *rest, size_t rest_len)
+{
+	return rest_len ? 0 : rds_note_number(arg, n);
+}
+
+int rds_each_entry(struct cfs_engine *e, cfs_ino_t dir, struct rds_cursor from, rds_entry_fn fn,
+		   void *arg)
+{
+	const redisReply *page;
+	RDS_REQUEST(q, e);
+	size_t i;
+	int r;
+
+	do {
+		struct cfs_ctx ctx = rds_page_ctx();
+
+		r = rds_page(&q, &ctx, CFS_META_OP_other, &from, 4096, NULL, &page, "sk", "HSCAN",
+			     "d", dir);
+		for (i = 0; !r && i + 1 < page->elements; i += 2)
+			r = fn(arg, dir, page->element[i], page->element[i + 1]);
+	} while (!r && from.at);
+	return r;
+}
+
 static int note_key(void *arg, uint64_t n, const char *rest, size_t rest_len)
 {
 	struct scan *a = arg;
@@ -155,24 +187,15 @@ static int deliver_members(struct scan *a, size_t k, const redisReply *list)
 	return r;
 }
 
-static int deliver_entries(struct scan *a, cfs_ino_t dir, const redisReply *list)
+static int deliver_entry(void *arg, cfs_ino_t dir, const redisReply *name, const redisReply *value)
 {
-	struct cfs_row row;
-	size_t i;
-	int r = 0;
+	struct cfs_row row = {
+		.edge = {.parent = dir, .name = name->str, .name_len = name->len},
+	};
 
-	for (i = 0; i + 1 < list->elements && !r; i += 2) {
-		const redisReply *name = list->element[i], *v = list->element[i + 1];
-
-		row = (struct cfs_row){0};
-		if (rds_entry_decode(v->str, v->len, &row.edge.type, &row.ino))
-			continue;
-		row.edge.parent = dir;
-		row.edge.name = name->str;
-		row.edge.name_len = name->len;
-		r = deliver(a, &row);
-	}
-	return r;
+	if (rds_entry_decode(value->str, value->len, &row.edge.type, &row.ino))
+		return 0;
+	return deliver(arg, &row);
 }
 
 /* first: the first page of the directory's hash, read together with those of other directories. */
@@ -180,23 +203,17 @@ static int deliver_dir(struct scan *a, size_t k, const redisReply *first)
 {
 	const cfs_ino_t dir = a->keys[k].n;
 	const redisReply *page;
-	RDS_REQUEST(q, a->e);
 	struct rds_cursor cursor = {0};
-	int r;
+	size_t i;
+	int r = 0;
 
 	if (first->elements != 2)
 		return -EIO;
 	cursor.at = strtoull(first->element[0]->str, NULL, 10);
-	r = deliver_entries(a, dir, first->element[1]);
-	while (!r && cursor.at) {
-		struct cfs_ctx ctx = rds_page_ctx();
-
-		r = rds_page(&q, &ctx, CFS_META_OP_other, &cursor, 4096, NULL, &page, "sk", "HSCAN",
-			     "d", dir);
-		if (!r)
-			r = deliver_entries(a, dir, page);
-	}
-	return r;
+	page = first->element[1];
+	for (i = 0; i + 1 < page->elements && !r; i += 2)
+		r = deliver_entry(a, dir, page->element[i], page->element[i + 1]);
+	return r || !cursor.at ? r : rds_each_entry(a->e, dir, cursor, deliver_entry, a);
 }
 
 static int deliver_value(struct scan *a, size_t k, const redisReply *v)

@@ -126,29 +126,21 @@ int rds_sock_receive(struct rds_sock *s, cfs_deadline_t deadline, redisReply **r
 int rds_sock_ask(struct rds_sock *s, cfs_deadline_t deadline, redisReply **ret, ...)
 {
 	const char *word[MAX_WORDS];
-	char *text = NULL;
-	size_t n = 0, i, len = 0;
+	char *text;
+	int n = 0, r;
+	long long len;
 	va_list ap;
-	FILE *f;
-	int r;
 
 	va_start(ap, ret);
 	while (n < MAX_WORDS && (word[n] = va_arg(ap, const char *)))
 		n++;
 	va_end(ap);
-	f = open_memstream(&text, &len);
-	if (!f)
+	len = redisFormatCommandArgv(&text, n, word, NULL);
+	if (len < 0)
 		return -ENOMEM;
-	fprintf(f, "*%zu\r\n", n);
-	for (i = 0; i < n; i++)
-		fprintf(f, "$%zu\r\n%s\r\n", strlen(word[i]), word[i]);
-	if (fclose(f)) {
-		free(text);
-		return -ENOMEM;
-	}
-	r = rds_sock_send(s, text, len, deadline);
-	explicit_bzero(text, len);
-	free(text);
+	r = rds_sock_send(s, text, (size_t)len, deadline);
+	explicit_bzero(text, (size_t)len);
+	redisFreeCommand(text);
 	return r ? r : rds_sock_receive(s, deadline, ret);
 }
 

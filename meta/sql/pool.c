@@ -16,6 +16,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/text/opt.h"
 #include "base/tsan.h"
 #include "meta/sql/sql-internal.h"
 
@@ -55,26 +56,11 @@ static int option_number(const struct cfs_url *url, const char *key, unsigned ma
 	return 0;
 }
 
-/* "300", "300s", "5m", "1h" */
 static int option_duration(const struct cfs_url *url, const char *key, uint64_t *ms)
 {
 	const char *text = cfs_url_option(url, key);
-	unsigned long long v, unit = 1000;
-	char *end;
 
-	if (!text)
-		return 0;
-	v = strtoull(text, &end, 10);
-	if (*end == 'm')
-		unit = 60 * 1000;
-	else if (*end == 'h')
-		unit = 3600 * 1000;
-	if (*end == 's' || unit > 1000)
-		end++;
-	if (*text < '0' || *text > '9' || *end || v > UINT32_MAX)
-		return -EINVAL;
-	*ms = v * unit;
-	return 0;
+	return text ? cfs_parse_duration_ms(text, 1000, ms) : 0;
 }
 
 static int read_options(struct sql_db *db, const struct cfs_url *url)

@@ -265,18 +265,11 @@ static int exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_lis
 static int post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
 {
 	const struct sql_dialect *d = sql_dialect(c);
-	int r = start(c, id, fmt, ap);
+	int r = d->post ? start(c, id, fmt, ap) : exec(c, id, fmt, ap);
 
-	if (r)
-		return r;
-	if (d->post) {
-		r = note(c, d->post(c, id));
-	} else {
-		r = step_change(c, id);
-		if (r >= 0)
-			count_changes(c, id);
-		d->reset(c, id);
-	}
+	if (r < 0 || !d->post)
+		return r < 0 ? r : 0;
+	r = note(c, d->post(c, id));
 	if (r >= 0)
 		sql_probe_confirm();
 	return r < 0 ? r : 0;

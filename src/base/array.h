@@ -12,7 +12,7 @@
 
 /* Room for one element more behind the n of v. 0 or -ENOMEM. */
 #define CFS_ARRAY_ROOM(v, n, cap)                                                                  \
-	((n) < (cap) ? 0 : CFS_ARRAY_RESERVE(v, (cap) ? 2 * (cap) : 16, cap))
+	((n) < (cap) ? 0 : CFS_ARRAY_RESERVE(v, (cap) ? 2 * (cap) : 4, cap))
 
 /* Puts an element there. 0 or -ENOMEM. */
 #define CFS_ARRAY_ADD(v, n, cap, ...)                                                              \

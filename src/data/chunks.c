@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "data-internal.h"
 
 #define COMPACT_RECORDS 5
@@ -71,20 +72,14 @@ static void evict(struct cfs_file *f)
 
 struct cfs_chunk *cfs_chunk_get(struct cfs_file *f, uint32_t indx)
 {
-	struct cfs_chunk *c = cfs_chunk_find(f, indx), **bigger;
-	size_t i, cap;
+	struct cfs_chunk *c = cfs_chunk_find(f, indx);
+	size_t i;
 
 	if (c)
 		return c;
 	evict(f);
-	if (f->n_chunks == f->cap_chunks) {
-		cap = f->cap_chunks ? 2 * f->cap_chunks : 2;
-		bigger = reallocarray(f->chunks, cap, sizeof(*bigger));
-		if (!bigger)
-			return NULL;
-		f->chunks = bigger;
-		f->cap_chunks = cap;
-	}
+	if (CFS_ARRAY_ROOM(f->chunks, f->n_chunks, f->cap_chunks) < 0)
+		return NULL;
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return NULL;
@@ -139,8 +134,7 @@ void cfs_chunks_free(struct cfs_file *f)
 
 void cfs_chunk_append(struct cfs_chunk *c, const struct cfs_slice *r)
 {
-	struct cfs_slice *bigger;
-	size_t cap, i;
+	size_t i;
 
 	c->gen++;
 	if (!c->cached)
@@ -150,18 +144,8 @@ void cfs_chunk_append(struct cfs_chunk *c, const struct cfs_slice *r)
 		if (c->recs[i - 1].id == r->id)
 			return;
 	}
-	if (c->n_recs == c->cap_recs) {
-		cap = c->cap_recs ? 2 * c->cap_recs : 4;
-		bigger = reallocarray(c->recs, cap, sizeof(*bigger));
-		if (!bigger) {
-			cfs_chunk_drop(c);
-			return;
-		}
-		c->recs = bigger;
-		c->cap_recs = cap;
-	}
-	c->recs[c->n_recs++] = *r;
-	if (cfs_view_append(&c->view, r) < 0)
+	if (CFS_ARRAY_ADD(c->recs, c->n_recs, c->cap_recs, *r) < 0 ||
+	    cfs_view_append(&c->view, r) < 0)
 		cfs_chunk_drop(c);
 }
 

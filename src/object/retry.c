@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/arrival.h"
 #include "base/log.h"
 #include "base/unwanted.h"
@@ -298,15 +299,9 @@ static int deliver(void *arg, const struct cfs_object_info *info)
 
 	if (l->last && strcmp(info->key, l->last) <= 0)
 		l->disorder = true;
-	if (len > l->cap) {
-		char *bigger = realloc(l->last, 2 * len);
-
-		if (!bigger) {
-			l->stopped = true;
-			return -ENOMEM;
-		}
-		l->last = bigger;
-		l->cap = 2 * len;
+	if (len > l->cap && CFS_ARRAY_RESERVE(l->last, 2 * len, l->cap) < 0) {
+		l->stopped = true;
+		return -ENOMEM;
 	}
 	memcpy(l->last, info->key, len);
 	r = l->fn(l->arg, info);

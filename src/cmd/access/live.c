@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/access/live.h"
+#include "base/array.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -163,17 +164,12 @@ int live_reader_stop(struct live_reader *r)
 
 int live_reader_fill(struct live_reader *r, size_t max, cfs_deadline_t deadline)
 {
-	char *bigger;
 	ssize_t n;
 
 	do {
-		if (r->cap - r->len < 2) {
-			bigger = realloc(r->text, r->cap ? 2 * r->cap : PIECE);
-			if (!bigger)
-				return -ENOMEM;
-			r->text = bigger;
-			r->cap = r->cap ? 2 * r->cap : PIECE;
-		}
+		if (r->cap - r->len < 2 &&
+		    CFS_ARRAY_RESERVE(r->text, r->cap ? 2 * r->cap : PIECE, r->cap) < 0)
+			return -ENOMEM;
 		n = live_reader_read(r, r->text + r->len, r->cap - r->len - 1, deadline);
 		if (n > 0)
 			r->len += (size_t)n;

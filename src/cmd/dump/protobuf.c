@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/dump/protobuf.h"
+#include "base/array.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -10,20 +11,12 @@ enum { TYPE_VARINT = 0, TYPE_64 = 1, TYPE_BYTES = 2, TYPE_32 = 5, VARINT_MAX = 1
 static bool room(struct pb *w, size_t more)
 {
 	size_t cap = w->cap ? w->cap : 256;
-	uint8_t *v;
 
 	while (cap < w->n + more)
 		cap *= 2;
-	if (cap == w->cap || w->failed)
-		return !w->failed;
-	v = realloc(w->v, cap);
-	if (!v) {
-		w->failed = true;
-		return false;
-	}
-	w->v = v;
-	w->cap = cap;
-	return true;
+	if (!w->failed)
+		w->failed = CFS_ARRAY_RESERVE(w->v, cap, w->cap) < 0;
+	return !w->failed;
 }
 
 void pb_varint(struct pb *w, uint64_t v)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/dump/pull.h"
+#include "base/array.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -79,16 +80,8 @@ static int look(struct pull *p)
 
 static int add(struct pull *p, int c)
 {
-	if (p->n == p->cap) {
-		size_t cap = p->cap ? 2 * p->cap : 4096;
-		char *v = cap <= TEXT_MAX ? realloc(p->text, cap) : NULL;
-
-		if (!v)
-			return pull_fail(p, "a text is too long");
-		p->text = v;
-		p->cap = cap;
-	}
-	p->text[p->n++] = (char)c;
+	if (p->n == TEXT_MAX || CFS_ARRAY_ADD(p->text, p->n, p->cap, (char)c) < 0)
+		return pull_fail(p, "a text is too long");
 	return 0;
 }
 

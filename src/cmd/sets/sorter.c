@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/sets/sorter.h"
+#include "base/array.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -105,7 +106,6 @@ static int spill(struct sorter *s)
 int sorter_add(struct sorter *s, const void *record)
 {
 	size_t cap;
-	uint8_t *v;
 	int r;
 
 	if (s->n == s->limit) {
@@ -115,11 +115,9 @@ int sorter_add(struct sorter *s, const void *record)
 	}
 	if (s->n == s->cap) {
 		cap = CFS_MIN(CFS_MAX(2 * s->cap, (size_t)FIRST_ROOM), s->limit);
-		v = reallocarray(s->v, cap, s->size);
-		if (!v)
-			return -ENOMEM;
-		s->v = v;
-		s->cap = cap;
+		r = cfs_array_reserve(&s->v, cap, &s->cap, s->size);
+		if (r < 0)
+			return r;
 	}
 	memcpy(s->v + s->n++ * s->size, record, s->size);
 	return 0;

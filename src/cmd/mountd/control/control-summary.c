@@ -16,7 +16,7 @@
 #include "cmd/access/admin.h"
 #include "cmd/access/jsontext.h"
 #include "cmd/mountd/control/control-serve.h"
-#include "cmd/sets/inostack.h"
+#include "cmd/sets/dirwalk.h"
 
 enum { PAGE = 1000, DEPTH_MAX = 10, ENTRIES_MAX = 100, SHOWN_MAX = 100000 };
 
@@ -130,7 +130,6 @@ struct children {
 	struct child *v;
 	size_t n, cap;
 	struct sums rest; /* of entries that are not shown */
-	int err;
 };
 
 static void free_child(struct child *k)
@@ -144,28 +143,6 @@ static void free_children(struct children *c)
 	while (c->n)
 		free_child(&c->v[--c->n]);
 	free(c->v);
-	*c = (struct children){0};
-}
-
-static int append(struct children *c, const struct child *k)
-{
-	return CFS_ARRAY_ADD(c->v, c->n, c->cap, *k);
-}
-
-static int keep(void *arg, const struct cfs_dirent *e)
-{
-	struct children *c = arg;
-	struct child k = {.e = e->entry, .len = e->name_len, .sums = weigh(&e->entry.attr)};
-
-	k.name = malloc(e->name_len);
-	c->err = k.name ? 0 : -ENOMEM;
-	if (k.name)
-		memcpy(k.name, e->name, e->name_len);
-	if (c->err == 0)
-		c->err = append(c, &k);
-	if (c->err < 0)
-		free(k.name);
-	return c->err;
 }
 
 static int larger_first(const void *a, const void *b)
@@ -191,8 +168,10 @@ static json_t *describe(const char *name, size_t len, uint8_t type, const struct
 }
 
 /* Keeps the largest entries, and adds the others to the rest. */
-static void prune(struct children *c, size_t most)
+static void prune(const struct summary *w, struct children *c)
 {
+	size_t most = w->shown < SHOWN_MAX ? w->entries : 0;
+
 	if (c->n)
 		qsort(c->v, c->n, sizeof(*c->v), larger_first);
 	while (c->n > most) {
@@ -221,26 +200,25 @@ static json_t *list(struct summary *w, const struct children *c)
 static int list_dir(struct summary *w, cfs_ino_t dir, unsigned depth, struct sums *sums,
 		    json_t **ret);
 
-/* Computes the sizes of a page's entries and merges them into `best`. */
-static int take_page(struct summary *w, struct children *page, unsigned depth, struct sums *sums,
-		     struct children *best)
+/* Computes the size of an entry and adds it to `best`. */
+static int take_entry(struct summary *w, const struct cfs_dirent *e, unsigned depth,
+		      struct sums *sums, struct children *best)
 {
-	int r = page->err;
+	struct child k = {.e = e->entry, .len = e->name_len, .sums = weigh(&e->entry.attr)};
+	int r = control_check(w->job);
 
-	while (page->n && r == 0) {
-		struct child *k = &page->v[page->n - 1];
-
-		if (k->e.attr.type == CFS_TYPE_DIR && depth > 1)
-			r = list_dir(w, k->e.ino, depth - 1, &k->sums, &k->children);
-		else if (k->e.attr.type == CFS_TYPE_DIR)
-			r = sum_tree(w, k->e.ino, &k->sums);
-		add(sums, &k->sums);
-		if (r == 0)
-			r = append(best, k);
-		if (r == 0)
-			page->n--;
-	}
-	prune(best, w->shown < SHOWN_MAX ? w->entries : 0);
+	if (r == 0 && e->type == CFS_TYPE_DIR && depth > 1)
+		r = list_dir(w, e->entry.ino, depth - 1, &k.sums, &k.children);
+	else if (r == 0 && e->type == CFS_TYPE_DIR)
+		r = sum_tree(w, e->entry.ino, &k.sums);
+	add(sums, &k.sums);
+	k.name = malloc(e->name_len);
+	if (r == 0)
+		r = k.name ? CFS_ARRAY_ADD(best->v, best->n, best->cap, k) : -ENOMEM;
+	if (r < 0)
+		free_child(&k);
+	else
+		memcpy(k.name, e->name, e->name_len);
 	return r;
 }
 
@@ -248,26 +226,22 @@ static int take_page(struct summary *w, struct children *page, unsigned depth, s
 static int list_dir(struct summary *w, cfs_ino_t dir, unsigned depth, struct sums *sums,
 		    json_t **ret)
 {
-	struct children page = {0}, best = {0};
-	struct cfs_cursor cursor = {0};
-	int r = 0, last = 0;
+	struct dirwalk walk = dirwalk_begin(w->s->meta, CONTROL_STEP_MS, dir, DIRWALK_ATTRS);
+	struct children best = {0};
+	const struct cfs_dirent *e;
+	int r = control_check(w->job);
 
-	while (r == 0 && last == 0) {
-		struct cfs_ctx ctx = control_step(w->job);
-
-		r = control_check(w->job);
-		if (r < 0)
-			break;
-		last = cfs_meta_readdir(w->s->meta, &ctx, dir, true, PAGE, &cursor, keep, &page);
-		if (last < 0 && last != -ENOENT)
-			r = last;
-		else
-			r = take_page(w, &page, depth, sums, &best);
-		atomic_fetch_add(&w->job->done, 1);
+	walk.ctx = *w->job->who;
+	while (r >= 0 && (r = dirwalk_next(&walk, &e)) > 0) {
+		r = take_entry(w, e, depth, sums, &best);
+		if (best.n == PAGE)
+			prune(w, &best);
 	}
+	dirwalk_end(&walk);
+	atomic_fetch_add(&w->job->done, 1);
+	prune(w, &best);
 	if (r == 0)
 		*ret = list(w, &best);
-	free_children(&page);
 	free_children(&best);
 	return r;
 }

@@ -4,24 +4,23 @@
  * caches, looks for them there, or drops them. One thread walks, and a bounded queue feeds the
  * others.
  *
- * Memory: per level of the tree one page of subdirectories (2 KiB), per block in the queue 100
- * bytes, per thread one block. Nothing grows with the number of files.
+ * Memory: that of dirwalk.h, per block in the queue 100 bytes, per thread one block. Nothing grows
+ * with the number of files.
  */
 #include <cachefs/data.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/workers.h"
 #include "cmd/access/jsontext.h"
 #include "cmd/group/peers.h"
 #include "cmd/mountd/control/control-serve.h"
+#include "cmd/sets/dirwalk.h"
 
-enum { PAGE = 256, THREADS_MAX = 64, QUEUE_PER_THREAD = 4, ROOTS_MAX = 1000, DEPTH_MAX = 4096 };
-enum { CHUNKS_FEW = 16 };
+enum { THREADS_MAX = 64, QUEUE_PER_THREAD = 4, ROOTS_MAX = 1000, CHUNKS_FEW = 16 };
 
 enum mode { FETCH, CHECK, EVICT };
 
@@ -36,14 +35,6 @@ struct sums {
 	_Atomic int first_err;
 };
 
-struct level {
-	cfs_ino_t ino;
-	struct cfs_cursor cursor;
-	bool last; /* the cursor is at the end */
-	cfs_ino_t dirs[PAGE];
-	unsigned n;
-};
-
 struct warmup {
 	struct control_server *s;
 	struct control_job *job;
@@ -51,8 +42,6 @@ struct warmup {
 	bool counting; /* the first pass, which only counts */
 	bool making;   /* the last pass, which composes whole files of the fetched blocks */
 	struct cfs_workers *workers;
-	struct level **path;
-	size_t depth, cap;
 	_Atomic bool stop;
 };
 
@@ -255,92 +244,22 @@ static int warm_file(struct warmup *w, struct sums *sums, cfs_ino_t ino, uint64_
 
 /* ---- directories ---- */
 
-struct page {
-	struct {
-		cfs_ino_t ino;
-		uint64_t length;
-	} files[PAGE];
-	unsigned n_files;
-	struct level *level;
-};
-
-static int keep(void *arg, const struct cfs_dirent *e)
-{
-	struct page *p = arg;
-
-	if (e->type == CFS_TYPE_DIR) {
-		p->level->dirs[p->level->n++] = e->entry.ino;
-	} else if (e->type == CFS_TYPE_FILE) {
-		p->files[p->n_files].ino = e->entry.ino;
-		p->files[p->n_files++].length = e->entry.attr.length;
-	}
-	return 0;
-}
-
-static int push(struct warmup *w, cfs_ino_t dir)
-{
-	struct level *l;
-
-	if (w->depth == DEPTH_MAX)
-		return -ELOOP;
-	if (CFS_ARRAY_ROOM(w->path, w->depth, w->cap) < 0)
-		return -ENOMEM;
-	l = malloc(sizeof(*l));
-	if (!l)
-		return -ENOMEM;
-	l->ino = dir;
-	l->cursor = (struct cfs_cursor){0};
-	l->last = false;
-	l->n = 0;
-	w->path[w->depth++] = l;
-	return 0;
-}
-
-/* Handles one page of a directory: its files first, then its subdirectories, then the next page. */
-static int warm_page(struct warmup *w, struct sums *sums, struct level *l)
-{
-	struct cfs_ctx ctx = control_step(w->job);
-	struct page *p = calloc(1, sizeof(*p));
-	unsigned i;
-	int r;
-
-	if (!p)
-		return -ENOMEM;
-	p->level = l;
-	r = cfs_meta_readdir(w->s->meta, &ctx, l->ino, true, PAGE, &l->cursor, keep, p);
-	l->last = r != 0;
-	if (r < 0 && r != -ENOENT && !w->counting)
-		note_failure(sums, r);
-	for (r = 0, i = 0; i < p->n_files && r == 0; i++) {
-		r = control_check(w->job);
-		if (r == 0)
-			r = warm_file(w, sums, p->files[i].ino, p->files[i].length);
-	}
-	free(p);
-	return r;
-}
-
 static int warm_tree(struct warmup *w, struct sums *sums, cfs_ino_t top)
 {
-	int r = push(w, top);
+	struct dirwalk walk =
+		dirwalk_begin(w->s->meta, CONTROL_STEP_MS, top, DIRWALK_ATTRS | DIRWALK_BELOW);
+	const struct cfs_dirent *e;
+	int more, r = 0;
 
-	while (r == 0 && w->depth) {
-		struct level *l = w->path[w->depth - 1];
-
-		r = control_check(w->job);
-		if (r < 0)
-			break;
-		if (l->n) {
-			r = push(w, l->dirs[--l->n]);
-		} else if (l->last) {
-			free(l);
-			w->depth--;
-		} else {
-			r = warm_page(w, sums, l);
-		}
+	walk.ctx = *w->job->who;
+	while (r == 0 && (more = dirwalk_next(&walk, &e)) != 0) {
+		r = more == -ENOMEM ? more : control_check(w->job);
+		if (more < 0 && !w->counting)
+			note_failure(sums, more);
+		else if (more > 0 && r == 0 && e->type == CFS_TYPE_FILE)
+			r = warm_file(w, sums, e->entry.ino, e->entry.attr.length);
 	}
-	while (w->depth)
-		free(w->path[--w->depth]);
+	dirwalk_end(&walk);
 	return r;
 }
 
@@ -465,7 +384,6 @@ int control_warmup(struct control_server *s, struct control_job *job, json_t *in
 		r = control_check(job);
 	if (r == 0)
 		r = answer(&w, sums, n, ret);
-	free(w.path);
 	free(sums);
 	return r;
 }

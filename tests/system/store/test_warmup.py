@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from admin import ask
 from cachefs import SLOW, tool, wait_until
 from s3volume import S3Volume
 from syscalls import read, write
@@ -160,9 +161,9 @@ def test_sparse_and_overwritten(ws, vol, cache):
 
 
 def test_many_directories(ws, vol, cache):
-    """More than a page of entries, subdirectories among them, and a deep path."""
+    """More than a page of entries, subdirectories among them, and a deep path; here and in other commands."""
     mnt = vol.mount(options(cache))
-    for i in range(320):
+    for i in range(600):
         (mnt / ("m/%d" % i)).mkdir(parents=True)
         if i % 10 == 0:
             write(mnt / ("m/%d/f" % i), b"x")
@@ -173,7 +174,11 @@ def test_many_directories(ws, vol, cache):
     deep.mkdir(parents=True)
     write(deep / "f", b"z")
     got = as_json(ws, "--check", mnt / "m", mnt / "deep")
-    assert [p["files"] for p in got["paths"]] == [352, 1]
+    assert [p["files"] for p in got["paths"]] == [660, 1]
+    assert ask(ws, "compact", mnt / "m")["files"] == 660
+    tree = ask(ws, "summary", mnt / "m", "--entries", "2")
+    assert (tree["files"], tree["dirs"]) == (660, 601)
+    assert [e["name"] for e in tree["entries"]] == ["0", "10", "..."]
 
 
 def test_subdirectory_mount(ws, vol, cache):

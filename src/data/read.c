@@ -28,6 +28,7 @@ struct plan {
 	uint64_t len;
 };
 
+/* Zeros, until the caller says otherwise. NULL: the plan is full. */
 static struct part *plan_add(struct plan *p, uint32_t len)
 {
 	struct part *part;
@@ -43,11 +44,6 @@ static struct part *plan_add(struct plan *p, uint32_t len)
 }
 
 /* The functions below return false when the plan is full; the plan then covers a prefix. */
-
-static bool plan_zeros(struct plan *p, uint32_t len)
-{
-	return plan_add(p, len) != NULL;
-}
 
 static bool plan_stored(struct plan *p, uint64_t slice, uint32_t size, uint32_t off, uint32_t len)
 {
@@ -96,10 +92,10 @@ static bool plan_view(struct plan *p, const struct cfs_view *v, uint32_t pos, ui
 		const struct cfs_piece *piece = &v->v[i];
 
 		if (i == v->n || piece->pos >= end)
-			return plan_zeros(p, end - pos);
+			return plan_add(p, end - pos) != NULL;
 		if (piece->pos > pos) {
 			to = piece->pos;
-			if (!plan_zeros(p, to - pos))
+			if (!plan_add(p, to - pos))
 				return false;
 			continue;
 		}

@@ -80,7 +80,7 @@ int replication_read(struct cfs_meta *m, struct replication *ret)
 	return parse(t.s, ret);
 }
 
-int replication_write(struct cfs_meta *m, const struct replication *r)
+static int write_record(struct cfs_meta *m, const struct replication *r)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(STEP_MS);
 	char hash[2 * CFS_REPLICA_HASH + 1], s[256];
@@ -103,7 +103,7 @@ void replication_note_taken(struct cfs_meta *m, const char *volume)
 
 	if (!r && how.take_over) {
 		how.take_over = false;
-		r = replication_write(m, &how);
+		r = write_record(m, &how);
 	}
 	if (r)
 		cfs_warn("the record of replication could not be written, the next mount writes "
@@ -145,7 +145,7 @@ int replication_set(struct cfs_meta *m, struct cfs_object_store *objects, const 
 			      "the replica.\n",
 			      stderr);
 	}
-	r = replication_write(m, &want);
+	r = write_record(m, &want);
 	if (r < 0)
 		snprintf(err, 256, "replication cannot be set: %s", strerror(-r));
 	return r;
@@ -169,7 +169,7 @@ static int note_origin(struct cfs_meta *m, const struct cfs_replica_state *state
 		return r;
 	how.take_over = false;
 	how.from = state->place;
-	return replication_write(m, &how);
+	return write_record(m, &how);
 }
 
 static int prepare(const char *path, const struct cfs_replica_state *state, char err[256])

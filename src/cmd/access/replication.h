@@ -28,7 +28,6 @@ struct replication {
 
 /* Off when there is no record. -EBADMSG: it is none of this version. */
 int replication_read(struct cfs_meta *m, struct replication *ret);
-int replication_write(struct cfs_meta *m, const struct replication *r);
 /*
  * Switches it on or off, for the next mount. Only SQLite is replicated; sync needs a bucket that
  * refuses to create an object twice, async warns when it does not. Negative with err.

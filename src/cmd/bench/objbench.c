@@ -333,7 +333,6 @@ static void show_check(void *arg, const struct objcheck_result *result)
 }
 
 struct leftovers {
-	struct cfs_object_store *o;
 	char **v;
 	size_t n, cap;
 };
@@ -350,7 +349,7 @@ static int collect(void *arg, const struct cfs_object_info *info)
 
 static void clean_up(struct bench *b)
 {
-	struct leftovers left = {.o = b->store};
+	struct leftovers left = {0};
 	cfs_deadline_t deadline = cfs_deadline_in(10 * OBJBENCH_CALL_MS);
 	size_t i;
 	int r;

@@ -54,7 +54,8 @@ static int each_record(void *arg, const char *table, cfs_group_record_fn fn, voi
 	return cfs_meta_each_record(arg, &ctx, table, fn, fn_arg);
 }
 
-struct cfs_group_registry peers_registry(struct cfs_meta *m)
+/* Borrows m. */
+static struct cfs_group_registry registry_of(struct cfs_meta *m)
 {
 	return (struct cfs_group_registry){.put = put_record,
 					   .swap = swap_record,
@@ -129,7 +130,7 @@ int peers_start(const struct mount_opts *o, const char *dir, const struct cfs_se
 				.inflight_bytes = o->group_max_inflight,
 				.request_rate = (uint64_t)o->group_max_requests,
 				.hedge_percent = (unsigned)o->group_hedge,
-				.registry = peers_registry(meta),
+				.registry = registry_of(meta),
 			},
 	};
 
@@ -180,7 +181,7 @@ static int add_recorded(void *arg, const char *group, const struct cfs_group_mem
 
 json_t *peers_recorded(struct cfs_meta *m)
 {
-	struct cfs_group_registry r = peers_registry(m);
+	struct cfs_group_registry r = registry_of(m);
 	json_t *groups = json_object();
 
 	if (cfs_group_list(&r, add_recorded, groups) == 0)
@@ -266,7 +267,7 @@ bool peers_have(struct cfs_peers *p, const struct cfs_block *b, cfs_deadline_t d
 
 int peers_rotate_key(struct cfs_meta *m, const char *group, char err[256])
 {
-	struct cfs_group_registry registry = peers_registry(m);
+	struct cfs_group_registry registry = registry_of(m);
 	int r = cfs_group_rotate_key(&registry, group);
 
 	if (r == -ENOENT)

@@ -10,9 +10,6 @@
 
 #include "cmd/mountd/options/mountopts.h"
 
-/* Borrows m. */
-struct cfs_group_registry peers_registry(struct cfs_meta *m);
-
 /*
  * Joins the group that the options name. *ret stays NULL when they name none. Called after the disk
  * cache (which may be NULL) was made a tier.

@@ -65,6 +65,12 @@ class Network:
     def heal(self, i):
         ip("link", "set", self.port(i), "up")
 
+    def narrow(self, i, mtu):
+        """Packets from other hosts to this one that are larger are lost without a word."""
+        for name in self.names:
+            ip("-n", name, "link", "set", "eth0", "gso_max_segs", "1")  # the bridge lets batches pass
+        ip("link", "set", self.port(i), "mtu", str(mtu))
+
     def slow(self, i, mbit):
         """Limits the host's sending rate; 0 removes the limit."""
         tc = ["tc", "-n", self.names[i], "qdisc"]

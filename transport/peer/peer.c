@@ -228,19 +228,31 @@ static bool is_only_late(const struct cfs_peer *p, const struct cfs_peer_get *g)
 	return g->heard || was_away(p, cfs_now_ms() - g->start_ns / 1000000, g->late_ms);
 }
 
-/* The longest since the last success. */
+/*
+ * The longest since the last success, and the first of its length: the peer may still be fetching
+ * the block of a later one.
+ */
 static void remember(struct cfs_peer *p, const struct cfs_peer_get *g)
 {
-	if (g->len < p->failed_len)
+	uint32_t len = CFS_MIN(g->len, TRIAL_MAX);
+
+	if (len < p->failed_len)
+		return;
+	p->failed_ms = p->t->loop.now_ms;
+	if (len == p->failed_len && !p->failed_missed)
 		return;
 	p->failed_block = g->block;
 	p->failed_off = g->off;
-	p->failed_len = CFS_MIN(g->len, TRIAL_MAX);
-	p->failed_ms = p->t->loop.now_ms;
+	p->failed_len = len;
+	p->failed_missed = false;
 }
+
+static void try_again(struct cfs_peer *p);
 
 void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
 {
+	bool late = err == -ETIMEDOUT && is_only_late(p, g);
+
 	count_end(p, g, err);
 	if (g == &p->trial) {
 		g->done(g, err);
@@ -252,10 +264,12 @@ void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
 	 * A lost connection is one failure, however many requests waited on it. A slow answer, say
 	 * of an owner whose object storage is slow, is no failure while others come.
 	 */
-	if (err != -ECONNRESET && err != -EPROTO && !(err == -ETIMEDOUT && is_only_late(p, g)))
+	if (err != -ECONNRESET && err != -EPROTO && !late)
 		note_result(p, err, err == 0 ? g->len : 0);
 	if (err == -ECANCELED && !g->heard)
 		note_silence(p, g);
+	if (late)
+		try_again(p);
 	cfs_peer_feed(p);
 	g->done(g, err);
 }
@@ -586,35 +600,45 @@ void cfs_peer_connect(struct cfs_peer *p)
 		connect_failed(p, r);
 }
 
+/*
+ * A trial on a closed circuit had no answer, and neither anything else on its connection nor as
+ * many bytes on others have come meanwhile.
+ */
+static bool is_lost(const struct cfs_peer *p, int err)
+{
+	return err == -ETIMEDOUT && p->circuit == CFS_PEER_CLOSED_CIRCUIT &&
+	       !is_only_late(p, &p->trial) &&
+	       cfs_peer_bytes_received(p) - p->trial_received < p->trial.len;
+}
+
 static void trial_ended(struct cfs_peer_get *g, int err)
 {
 	struct cfs_peer *p = (struct cfs_peer *)((char *)g - offsetof(struct cfs_peer, trial));
-	bool well = is_answer(err) || err == -EBUSY, failed;
+	bool well = is_answer(err) || err == -EBUSY, half_open, failed;
 
 	free(p->trial_dst.iov_base);
+	p->trial_dst.iov_base = NULL;
 	pthread_mutex_lock(&p->lock);
-	failed = !well && p->circuit == CFS_PEER_HALF_OPEN && !p->closing;
-	if (well)
+	half_open = p->circuit == CFS_PEER_HALF_OPEN;
+	failed = (half_open ? !well : is_lost(p, err)) && !p->closing;
+	if (well && half_open)
 		p->circuit = CFS_PEER_CLOSED_CIRCUIT;
 	pthread_mutex_unlock(&p->lock);
 	p->failed_ms = p->t->loop.now_ms; /* it was not asked meanwhile */
+	p->failed_missed = err == -ENOENT;
 	if (failed)
 		exclude(p, err);
 	else if (err == 0)
 		note_result(p, 0, g->len);
 }
 
-/*
- * Under the lock: asks for what was not answered, if it is cached there. True: the circuit stays
- * half open until the answer. A peer that completes handshakes and no requests would otherwise stop
- * readers again and again.
- */
+/* Under the lock: asks for what was not answered, if it is cached there. False: it does not. */
 static bool start_trial(struct cfs_peer *p, struct cfs_client *c)
 {
 	struct cfs_peer_get *g = &p->trial;
 	void *bytes;
 
-	if (p->circuit != CFS_PEER_HALF_OPEN || p->failed_len == 0)
+	if (p->failed_len == 0 || p->trial_dst.iov_base)
 		return false;
 	bytes = malloc(p->failed_len);
 	if (!bytes)
@@ -630,20 +654,42 @@ static bool start_trial(struct cfs_peer *p, struct cfs_client *c)
 		.deadline = cfs_deadline_in(p->t->conf.connect_timeout_ms),
 		.done = trial_ended,
 	};
+	p->trial_received = cfs_peer_bytes_received(p);
 	prepare(p, g);
 	if (c->ops->start(c, g, false) < 0) {
 		free(bytes);
+		p->trial_dst.iov_base = NULL;
 		return false;
 	}
 	count_start(p, g);
 	return true;
 }
 
+/*
+ * A request had no answer in time, though the peer reported work on it, or answered others. The
+ * peer may wait for object storage, or the path may lose large packets, which a trial tells apart.
+ */
+static void try_again(struct cfs_peer *p)
+{
+	struct cfs_client *c = NULL;
+
+	pthread_mutex_lock(&p->lock);
+	if (p->circuit == CFS_PEER_CLOSED_CIRCUIT && !p->closing)
+		c = pick(p, p->failed_len);
+	if (c && start_trial(p, c))
+		c->ops->send(c);
+	pthread_mutex_unlock(&p->lock);
+}
+
 void cfs_peer_connected(struct cfs_peer *p, struct cfs_client *c)
 {
 	pthread_mutex_lock(&p->lock);
 	p->n_ready++;
-	if (!start_trial(p, c))
+	/*
+	 * The circuit stays half open until the answer: a peer that completes handshakes and no
+	 * requests would otherwise stop readers again and again.
+	 */
+	if (p->circuit != CFS_PEER_HALF_OPEN || !start_trial(p, c))
 		p->circuit = CFS_PEER_CLOSED_CIRCUIT;
 	send_hints(p, c);
 	pthread_mutex_unlock(&p->lock);

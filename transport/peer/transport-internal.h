@@ -140,8 +140,10 @@ struct cfs_peer {
 	struct cfs_peer_block failed_block;
 	uint32_t failed_off, failed_len;
 	uint64_t failed_ms; /* when it failed, or when the last probe ended that repeated it */
+	bool failed_missed; /* that probe found that the peer does not have the block */
 	struct cfs_peer_get trial;
-	struct iovec trial_dst;
+	struct iovec trial_dst;	 /* iov_base NULL: no trial is under way */
+	uint64_t trial_received; /* bytes_received at its start */
 	bool warned;		 /* a failure was logged since its last answer */
 	uint64_t silent_ms;	 /* since when requests were cancelled and none answered; or 0 */
 	uint64_t silent_late_ms; /* the loop's late_ms then */

@@ -77,6 +77,8 @@ static void on_get(void *arg, struct cfs_peer_request *req)
 		assert_int_equal(pthread_create(&thread, NULL, give_later, req), 0);
 		pthread_detach(thread);
 	} else if (o->how == NEVER) {
+		if (o->works && !(req->flags & CFS_PEER_ONLY_CACHED))
+			cfs_peer_working(req, cfs_deadline_in(100));
 		o->held[o->n_held] = req;
 		o->n_held++;
 	} else {

@@ -45,7 +45,8 @@ struct owner {
 	uint32_t crcs[BLOCK / CFS_PEER_SEGMENT];
 	unsigned n_crcs;
 	_Atomic int how;
-	_Atomic bool cold; /* has nothing cached */
+	_Atomic bool cold;  /* has nothing cached */
+	_Atomic bool works; /* NEVER: reports work on each request for a moment */
 	_Atomic unsigned gets, releases, mismatches, hints;
 	struct cfs_peer_request *held[64]; /* NEVER */
 	_Atomic unsigned n_held;

@@ -475,6 +475,37 @@ static void test_peer_that_only_greets(void **state)
 	owner_part(p, t, &o);
 }
 
+/*
+ * An owner fetches and says so, and then its large answers are lost on the way: each read waits for
+ * one. Another one waits for its object storage, which is no reason to ask others.
+ */
+static void test_work_without_an_answer(void **state)
+{
+	struct cfs_transport_conf conf = {
+		.failures = 100, .connect_timeout_ms = 300, .probe_ms = 60000};
+	struct cfs_transport *t = asker_conf(&conf);
+	uint8_t dst[4096];
+	struct cfs_peer *p;
+	struct owner o;
+	unsigned i;
+
+	(void)state;
+	p = owner_meet(t, &o, BLOCK);
+	o.how = NEVER;
+	o.works = o.cold = true;
+	for (i = 1; i <= 3; i++) {
+		assert_int_equal(ask_within(p, &o, 0, 4096, dst, 500), -ETIMEDOUT);
+		WAIT_FOR(o.gets == 2 * i);
+	}
+	assert_int_equal(state_of(p), CFS_PEER_CLOSED_CIRCUIT);
+	o.cold = false;
+	assert_int_equal(ask_within(p, &o, 0, 4096, dst, 500), -ETIMEDOUT);
+	WAIT_FOR(state_of(p) == CFS_PEER_OPEN_CIRCUIT);
+	for (i = 0; i < o.n_held; i++)
+		give(&o, o.held[i]);
+	owner_part(p, t, &o);
+}
+
 /* A failure long ago of a large request keeps the log from telling of later ones. */
 static void test_short_answers_end_a_failure(void **state)
 {
@@ -945,6 +976,7 @@ int main(void)
 		cmocka_unit_test(test_owner_killed_in_the_middle),
 		cmocka_unit_test(test_frozen_owner),
 		cmocka_unit_test(test_peer_that_only_greets),
+		cmocka_unit_test(test_work_without_an_answer),
 		cmocka_unit_test(test_owner_without_pipes),
 		cmocka_unit_test(test_pipes_return),
 		cmocka_unit_test(test_limits),

@@ -268,6 +268,8 @@ static int serve(struct serve *s, struct cfs_fuse *fuse)
 	shutdown_begin(s->shutdown);
 	cfs_info("unmounting: volume=%s mount=%s signal=%d", s->setting->name, s->dir,
 		 sig > 0 ? sig : 0);
+	/* The next mount may get the number, while this process still stores data. */
+	cfs_activity_set_device(0);
 	if (atomic_exchange(&s->fuse, NULL))
 		cfs_fuse_unmount(fuse);
 	return sig;

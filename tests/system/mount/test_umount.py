@@ -9,7 +9,7 @@ import signal
 import pytest
 
 import servers
-from cachefs import SLOW, Volume, alive, children, tool, wait_until
+from cachefs import SLOW, Volume, alive, children, mountinfo, tool, wait_until
 from syscalls import read, write
 
 
@@ -90,3 +90,29 @@ def test_process_that_does_not_answer_is_found(ws, volume):
     mnt.wait_end(30)
     decoy.terminate()
     assert decoy.wait(30 * SLOW) == 0
+
+
+@pytest.mark.deadline(180)
+@pytest.mark.module("redis")
+def test_a_process_that_has_lost_its_mount_is_not_taken_for_another(ws, volume):
+    """The kernel gives the number of a device again. A read-only mount is found by it."""
+    server = servers.started(ws, servers.Redis())
+    vol = Volume(ws, "away", url=server.database().url)
+    vol.check_options = None
+    old = vol.mount("stop-timeout=60s,io-timeout=10s")
+    old.allow(".")
+    device = mountinfo()[str(old)][0]
+    server.process.send_signal(signal.SIGSTOP)
+    ws.run("umount", old.path, check=True)
+    for _ in range(20):  # other tests may be faster
+        mnt = volume.mount("ro")
+        if mountinfo()[str(mnt)][0] == device:
+            break
+    assert mountinfo()[str(mnt)][0] == device and alive(old.process.pid)
+    r = ws.run("cachefs", "umount", "--timeout", "4s", mnt.path)
+    assert (r.returncode, r.stderr) == (0, "")
+    assert not alive(mnt.process.pid) and alive(old.process.pid)
+    mnt.ended = True
+    server.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: not alive(old.process.pid), 60, "the end of the mount")
+    old.ended = True

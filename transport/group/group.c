@@ -268,27 +268,39 @@ static uint64_t reserve_ms(const struct cfs_group *g, uint32_t len, uint64_t lef
 	return fetch_ms > left_ms / RESERVE_PARTS ? 0 : left_ms / RESERVE_PARTS;
 }
 
-static ssize_t ask(struct cfs_group *g, struct group_node *n, const struct cfs_peer_block *b,
-		   uint32_t off, uint32_t len, unsigned flags, const struct iovec *dst, int n_dst,
-		   struct cfs_hedge *hedge, cfs_deadline_t deadline)
+struct request {
+	struct cfs_group *g;
+	const struct cfs_peer_block *b;
+	uint32_t off, len;
+	const struct iovec *dst;
+	int n_dst;
+	bool nowait;
+	struct cfs_hedge *hedge;
+	cfs_deadline_t deadline;
+	bool asked; /* another member */
+};
+
+static ssize_t ask(const struct request *q, struct group_node *n, unsigned flags)
 {
-	uint64_t left_ms = cfs_deadline_left_ms(deadline);
+	struct cfs_group *g = q->g;
+	const struct cfs_peer_block *b = q->b;
+	uint64_t left_ms = cfs_deadline_left_ms(q->deadline);
 	const struct cfs_patience patience = {
 		/* A silent peer leaves half of the time for others. */
 		.silent_ms = CFS_MIN(g->timeout_ms, left_ms / 2),
 		/* A peer that reports work waits for object storage, as this member would. */
-		.reserve_ms = reserve_ms(g, len, left_ms),
-		.deadline = deadline,
+		.reserve_ms = reserve_ms(g, q->len, left_ms),
+		.deadline = q->deadline,
 	};
 	ssize_t r;
 
 	cfs_activity_wait(CFS_WAIT_PEER, b->slice, n->member.address);
-	r = cfs_hedged_read(&g->hedging, &n->latency, n->peer, b, off, len, flags, dst, n_dst,
-			    hedge, &patience);
+	r = cfs_hedged_read(&g->hedging, &n->latency, n->peer, b, q->off, q->len, flags, q->dst,
+			    q->n_dst, q->hedge, &patience);
 	cfs_activity_wait_end();
 	if (r >= 0) {
 		atomic_fetch_add(&g->stat.hits, 1);
-		atomic_fetch_add(&g->stat.hit_bytes, len);
+		atomic_fetch_add(&g->stat.hit_bytes, q->len);
 		return r;
 	}
 	if (r == -EBADMSG) {
@@ -319,69 +331,63 @@ static unsigned pick_previous(const struct group_snapshot *v, const struct cfs_p
  * joined, or before they were drained. Usually the first one has it. Otherwise the others are asked
  * for one byte, all at once, to find one that has it.
  */
-static ssize_t ask_previous(struct cfs_group *g, const struct group_snapshot *v,
-			    const struct cfs_peer_block *b, uint32_t off, uint32_t len,
-			    const struct iovec *dst, int n_dst, bool nowait,
-			    struct cfs_hedge *hedge, cfs_deadline_t deadline)
+static ssize_t ask_previous(const struct request *q, const struct group_snapshot *v)
 {
 	struct group_node *had[CFS_PLACEMENT_PICK_MAX];
-	unsigned n = pick_previous(v, b, had);
+	unsigned n = pick_previous(v, q->b, had);
 	ssize_t r;
 	int i;
 
 	if (n == 0)
 		return -ENOENT;
-	if (nowait)
+	if (q->nowait)
 		return -EAGAIN;
-	r = ask(g, had[0], b, off, len, CFS_PEER_ONLY_CACHED, dst, n_dst, hedge, deadline);
+	r = ask(q, had[0], CFS_PEER_ONLY_CACHED);
 	if (r < 0 && r != -EALREADY && r != -ECANCELED && n > 1) {
-		i = cfs_group_locate(had + 1, n - 1, b,
-				     cfs_deadline_min(deadline, cfs_deadline_in(g->timeout_ms)));
+		i = cfs_group_locate(
+			had + 1, n - 1, q->b,
+			cfs_deadline_min(q->deadline, cfs_deadline_in(q->g->timeout_ms)));
 		if (i >= 0)
-			r = ask(g, had[1 + i], b, off, len, CFS_PEER_ONLY_CACHED, dst, n_dst, hedge,
-				deadline);
+			r = ask(q, had[1 + i], CFS_PEER_ONLY_CACHED);
 	}
 	if (r >= 0)
-		atomic_fetch_add(&g->stat.previous_hits, 1);
+		atomic_fetch_add(&q->g->stat.previous_hits, 1);
 	return r;
 }
 
-static ssize_t ask_owners(struct cfs_group *g, const struct group_snapshot *v,
-			  const struct cfs_peer_block *b, uint32_t off, uint32_t len,
-			  const struct iovec *dst, int n_dst, bool nowait, struct cfs_hedge *hedge,
-			  cfs_deadline_t deadline, bool *ret_asked)
+static ssize_t ask_owners(struct request *q, const struct group_snapshot *v)
 {
 	struct group_owner owners[CFS_PLACEMENT_PICK_MAX];
-	unsigned n = cfs_group_pick_askable(g, v, b, true, owners), flags = 0, left, i;
+	unsigned n = cfs_group_pick_askable(q->g, v, q->b, true, owners), flags = 0, left, i;
 	uint64_t start_ms;
 	ssize_t r = -ENOENT;
 
-	for (i = 0, left = g->replicas; i < n && left > 0; i++) {
+	for (i = 0, left = q->g->replicas; i < n && left > 0; i++) {
 		struct group_node *node = owners[i].node;
 		unsigned failover = owners[i].failover ? CFS_PEER_FAILOVER : 0;
 
 		if (node->member.self && failover) {
-			r = *ret_asked ? -EREMCHG : r;
+			r = q->asked ? -EREMCHG : r;
 			break;
 		}
 		if (node->member.self) {
 			if (!node->member.fresh && !v->drained)
 				return -ENOENT;
-			*ret_asked = true;
-			return ask_previous(g, v, b, off, len, dst, n_dst, nowait, hedge, deadline);
+			q->asked = true;
+			return ask_previous(q, v);
 		}
-		if (nowait)
+		if (q->nowait)
 			return -EAGAIN;
-		*ret_asked = true;
+		q->asked = true;
 		start_ms = cfs_now_ms();
-		r = ask(g, node, b, off, len, flags | failover, dst, n_dst, hedge, deadline);
+		r = ask(q, node, flags | failover);
 		/* After an answer of this owner, another one does not help. */
 		if (r >= 0 || (r == -ENOENT && !flags) || r == -EALREADY || r == -ECANCELED)
 			break;
 		/* After a timeout the next member helps only if it has the block cached. */
 		if (r == -ETIMEDOUT)
 			flags = CFS_PEER_ONLY_CACHED;
-		if (cfs_deadline_passed(deadline))
+		if (cfs_deadline_passed(q->deadline))
 			break;
 		/*
 		 * Not counted as an owner: a member that became slow in this request, or refused it at
@@ -397,14 +403,24 @@ ssize_t cfs_group_read(struct cfs_group *g, const struct cfs_peer_block *b, uint
 		       uint32_t len, const struct iovec *dst, int n_dst, bool nowait,
 		       struct cfs_hedge *hedge, cfs_deadline_t deadline)
 {
+	struct request q = {
+		.g = g,
+		.b = b,
+		.off = off,
+		.len = len,
+		.dst = dst,
+		.n_dst = n_dst,
+		.nowait = nowait,
+		.hedge = hedge,
+		.deadline = deadline,
+	};
 	struct group_snapshot *v = cfs_group_snapshot_ref(g);
-	bool asked = false;
-	ssize_t r = ask_owners(g, v, b, off, len, dst, n_dst, nowait, hedge, deadline, &asked);
+	ssize_t r = ask_owners(&q, v);
 
 	cfs_group_snapshot_unref(v);
 	if (r >= 0 || r == -EAGAIN || r == -EALREADY)
 		return r;
-	if (asked)
+	if (q.asked)
 		atomic_fetch_add(&g->stat.misses, 1);
 	if (r != -ENOENT)
 		atomic_fetch_add(&g->stat.fallbacks, 1);
@@ -483,10 +499,9 @@ struct shown {
 
 static int by_id(const void *a, const void *b)
 {
-	uint64_t x = ((const struct cfs_group_member *)a)->id;
-	uint64_t y = ((const struct cfs_group_member *)b)->id;
+	const struct cfs_group_member *x = a, *y = b;
 
-	return x < y ? -1 : x > y;
+	return CFS_COMPARE(x->id, y->id);
 }
 
 /* Adds the fields that only the member's record in the registry has. */

@@ -168,9 +168,9 @@ uint64_t cfs_slow_service_us(struct cfs_slow *s, uint64_t now_ns)
 
 static int by_size(const void *a, const void *b)
 {
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	const uint64_t *x = a, *y = b;
 
-	return x < y ? -1 : x > y;
+	return CFS_COMPARE(*x, *y);
 }
 
 uint64_t cfs_slow_limit_us(uint64_t *others, unsigned n, uint64_t bucket_us)

@@ -4,16 +4,6 @@
 
 #include "meta/redis/ops.h"
 
-void rds_apply_begin(struct rds_apply *a, struct cfs_engine *e)
-{
-	*a = (struct rds_apply){.words.r = rds_of(e)};
-}
-
-void rds_apply_end(struct rds_apply *a)
-{
-	rds_end(&a->words);
-}
-
 static void add(struct rds_apply *a, const char *fmt, va_list ap)
 {
 	rds_words(&a->words, "u", (uint64_t)strlen(fmt));

@@ -132,11 +132,9 @@ void rds_inode_names_destroy(struct rds_inode_names *names); /* or NULL */
 
 /* apply.c: conditions, and commands that are executed when all of them hold (apply.lua). */
 struct rds_apply {
-	struct rds_request words;
+	struct rds_request words; /* .words.r: the engine; ends with rds_end */
 	size_t n_words, conditions;
 };
-void rds_apply_begin(struct rds_apply *a, CFS_ENG);
-void rds_apply_end(struct rds_apply *a);
 /*
  * Adds a condition, before all commands: a command that reads, and its expected answer, "" for nil.
  */

@@ -566,7 +566,7 @@ static int check_once(struct check *a)
 	char text[32];
 	int r = read_node(a);
 
-	rds_apply_begin(&a->fix, a->e);
+	a->fix = (struct rds_apply){.words.r = rds_of(a->e)};
 	if (!r)
 		r = read_names(a);
 	if (!r)
@@ -585,7 +585,7 @@ static int check_once(struct check *a)
 		r = check_stat(a);
 	if (!r && a->c.repaired)
 		r = repair(a, &chunks);
-	rds_apply_end(&a->fix);
+	rds_end(&a->fix.words);
 	free(chunks.p);
 	return r;
 }

@@ -4,7 +4,6 @@
  * a fixed number of rows.
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,27 +11,19 @@
 #include "mysql-internal.h"
 
 /* A longer text is sent before the next row; far below any max_allowed_packet. */
-#define TEXT_MAX   (512u << 10)
-#define MAX_PARAMS 24
+#define TEXT_MAX (512u << 10)
 
-static int put_row(struct mysql_bulk *b, const struct mysql_stmt *s)
+static int put_row(struct mysql_bulk *b, const struct sql_param *v, size_t n)
 {
-	unsigned i;
-	int r;
+	size_t i;
+	int r = 0;
 
-	for (i = 0; i < s->n_params; i++) {
-		const MYSQL_BIND *v = &s->bind[i];
-
+	for (i = 0; i < n && !r; i++) {
 		r = mysql_text_put(&b->text, i ? "," : "(", 1);
-		if (!r && v->length)
-			r = mysql_text_put_bytes(&b->text, v->buffer, *v->length,
-						 v->buffer_type == MYSQL_TYPE_STRING);
-		else if (!r)
-			r = mysql_text_put_int(&b->text, s->values[i].num);
-		if (r)
-			return r;
+		if (!r)
+			r = mysql_text_put_param(&b->text, &v[i]);
 	}
-	return mysql_text_put(&b->text, ")", 1);
+	return r ? r : mysql_text_put(&b->text, ")", 1);
 }
 
 /* Splits "INSERT ... VALUES(?,?) REST" into the parts before and after the rows. */
@@ -57,40 +48,20 @@ static int begin(struct mysql_conn *m, enum sql_stmt_id id)
 	return mysql_text_put(&b->text, b->full, (size_t)(rows - b->full));
 }
 
-static int set_params(struct mysql_stmt *s, const char *fmt, va_list ap)
-{
-	int n, r = 0;
-
-	for (n = 1; *fmt && !r; fmt++, n++) {
-		if (*fmt == 'i') {
-			r = mysql_set_int(s, n, va_arg(ap, int64_t));
-		} else {
-			const void *v = va_arg(ap, const void *);
-			size_t len = va_arg(ap, size_t);
-
-			r = mysql_set_bytes(s, n, v, len, *fmt == 't');
-		}
-	}
-	return r;
-}
-
-int mysql_bulk_add(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
+int mysql_bulk_add(struct sql_conn *c, enum sql_stmt_id id, const struct sql_param *v, size_t n)
 {
 	struct mysql_conn *m = mysql_conn(c);
 	struct mysql_bulk *b = &m->bulk;
-	MYSQL_BIND bind[MAX_PARAMS] = {0};
-	struct mysql_value values[MAX_PARAMS] = {0};
-	struct mysql_stmt row = {.bind = bind, .values = values, .n_params = (unsigned)strlen(fmt)};
-	int r = row.n_params > MAX_PARAMS ? -EINVAL : set_params(&row, fmt, ap);
+	int r = 0;
 
-	if (!r && b->rows && (b->id != id || b->text.len > TEXT_MAX))
+	if (b->rows && (b->id != id || b->text.len > TEXT_MAX))
 		r = mysql_bulk_flush(m);
 	if (!r && !b->rows)
 		r = begin(m, id);
 	if (!r && b->rows)
 		r = mysql_text_put(&b->text, ",", 1);
 	if (!r)
-		r = put_row(b, &row);
+		r = put_row(b, v, n);
 	if (r)
 		return r;
 	b->rows++;

@@ -159,13 +159,9 @@ static int set_params(struct mysql_stmt *s, const struct mysql_params *params)
 	int r = 0;
 
 	for (i = 0; i < s->n_places && !r; i++) {
-		const struct sql_param *p = &params->v[s->place[i]];
-
 		if (s->place[i] >= params->n)
 			return -EINVAL;
-		r = p->is_bytes
-			    ? mysql_set_bytes(s, (int)i + 1, p->len ? p->bytes : "", p->len, false)
-			    : mysql_set_int(s, (int)i + 1, p->num);
+		r = mysql_set_param(s, (int)i + 1, &params->v[s->place[i]]);
 	}
 	return r;
 }

@@ -151,12 +151,6 @@ static bool has_text(char what)
 	return what == M_PARAM || what == M_WHEN || what == M_TAKE;
 }
 
-static int put_param(struct mysql_text *out, const struct sql_param *p)
-{
-	return p->is_bytes ? mysql_text_put_bytes(out, p->bytes, p->len, false)
-			   : mysql_text_put_int(out, p->num);
-}
-
 static int put_next(struct query *k, const char **p, struct mysql_text *out)
 {
 	const struct sql_param *param = NULL;
@@ -173,7 +167,7 @@ static int put_next(struct query *k, const char **p, struct mysql_text *out)
 		return 0;
 	if (*text == ';' && ++k->n_statements == MAX_STATEMENTS)
 		return -EINVAL;
-	return param ? put_param(out, param) : mysql_text_put(out, text, n);
+	return param ? mysql_text_put_param(out, param) : mysql_text_put(out, text, n);
 }
 
 static int write_query(struct query *k, const char *text, struct mysql_text *out)

@@ -125,9 +125,7 @@ int mysql_check_txn(const struct mysql_conn *m);
 
 /* stmt.c: members of the dialect */
 int mysql_prepare_stmt(struct sql_conn *c, enum sql_stmt_id id, const char *text);
-int mysql_bind_int(struct sql_conn *c, enum sql_stmt_id id, int n, int64_t v);
-int mysql_bind_bytes(struct sql_conn *c, enum sql_stmt_id id, int n, const void *v, size_t len,
-		     bool text);
+int mysql_bind(struct sql_conn *c, enum sql_stmt_id id, int n, const struct sql_param *p);
 int mysql_step(struct sql_conn *c, enum sql_stmt_id id);
 void mysql_reset_stmt(struct sql_conn *c, enum sql_stmt_id id);
 int mysql_changes(struct sql_conn *c, enum sql_stmt_id id);
@@ -136,19 +134,18 @@ int64_t mysql_col_int(struct sql_conn *c, enum sql_stmt_id id, int col);
 const void *mysql_col_bytes(struct sql_conn *c, enum sql_stmt_id id, int col, size_t *ret_len);
 void mysql_close_stmts(struct mysql_conn *m);
 int mysql_open_stmt(struct mysql_conn *m, struct mysql_stmt *s, const char *text, const char *name);
-int mysql_set_int(struct mysql_stmt *s, int n, int64_t v);
-int mysql_set_bytes(struct mysql_stmt *s, int n, const void *v, size_t len, bool text);
+/* Bytes are not copied: the caller keeps them until the statement was sent. */
+int mysql_set_param(struct mysql_stmt *s, int n, const struct sql_param *p);
 
 /* text.c: 0 or -ENOMEM. Bytes are written in hexadecimal, so that the server never parses them. */
 int mysql_text_put(struct mysql_text *t, const char *v, size_t len);
-int mysql_text_put_int(struct mysql_text *t, int64_t v);
-int mysql_text_put_bytes(struct mysql_text *t, const uint8_t *v, size_t len, bool text);
+int mysql_text_put_param(struct mysql_text *t, const struct sql_param *p);
 void mysql_text_free(struct mysql_text *t);
 /* Length of the first token of a statement: a word, a name in backquotes, or a character. */
 size_t mysql_text_word(const char *p);
 
 /* bulk.c: load of the dialect. Pending rows are sent before any other statement, or dropped. */
-int mysql_bulk_add(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap);
+int mysql_bulk_add(struct sql_conn *c, enum sql_stmt_id id, const struct sql_param *v, size_t n);
 int mysql_bulk_flush(struct mysql_conn *m);
 void mysql_bulk_drop(struct mysql_conn *m);
 

@@ -139,44 +139,32 @@ int mysql_prepare_stmt(struct sql_conn *c, enum sql_stmt_id id, const char *text
 
 /* ---- parameters ---- */
 
-int mysql_set_int(struct mysql_stmt *s, int n, int64_t v)
+int mysql_set_param(struct mysql_stmt *s, int n, const struct sql_param *p)
 {
 	MYSQL_BIND *b = &s->bind[n - 1];
+	struct mysql_value *v = &s->values[n - 1];
 
 	if (n < 1 || (unsigned)n > s->n_params)
 		return -EINVAL;
-	s->values[n - 1].num = v;
-	b->buffer_type = MYSQL_TYPE_LONGLONG;
-	b->buffer = &s->values[n - 1].num;
-	b->buffer_length = sizeof(v);
-	b->length = NULL;
+	if (!p->is_bytes) {
+		v->num = p->num;
+		b->buffer_type = MYSQL_TYPE_LONGLONG;
+		b->buffer = &v->num;
+		b->buffer_length = sizeof(v->num);
+		b->length = NULL;
+		return 0;
+	}
+	v->len = (unsigned long)p->len;
+	b->buffer_type = p->is_text ? MYSQL_TYPE_STRING : MYSQL_TYPE_BLOB;
+	b->buffer = (void *)(p->len ? p->bytes : "");
+	b->buffer_length = v->len;
+	b->length = &v->len;
 	return 0;
 }
 
-/* The bytes are not copied: the caller keeps them until the statement was sent. */
-int mysql_set_bytes(struct mysql_stmt *s, int n, const void *v, size_t len, bool text)
+int mysql_bind(struct sql_conn *c, enum sql_stmt_id id, int n, const struct sql_param *p)
 {
-	MYSQL_BIND *b = &s->bind[n - 1];
-
-	if (n < 1 || (unsigned)n > s->n_params)
-		return -EINVAL;
-	s->values[n - 1].len = (unsigned long)len;
-	b->buffer_type = text ? MYSQL_TYPE_STRING : MYSQL_TYPE_BLOB;
-	b->buffer = len ? (void *)v : (void *)"";
-	b->buffer_length = (unsigned long)len;
-	b->length = &s->values[n - 1].len;
-	return 0;
-}
-
-int mysql_bind_int(struct sql_conn *c, enum sql_stmt_id id, int n, int64_t v)
-{
-	return mysql_set_int(stmt_of(c, id), n, v);
-}
-
-int mysql_bind_bytes(struct sql_conn *c, enum sql_stmt_id id, int n, const void *v, size_t len,
-		     bool text)
-{
-	return mysql_set_bytes(stmt_of(c, id), n, v, len, text);
+	return mysql_set_param(stmt_of(c, id), n, p);
 }
 
 /* ---- running ---- */

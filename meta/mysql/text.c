@@ -39,7 +39,7 @@ int mysql_text_put(struct mysql_text *t, const char *v, size_t len)
 	return 0;
 }
 
-int mysql_text_put_int(struct mysql_text *t, int64_t v)
+static int put_int(struct mysql_text *t, int64_t v)
 {
 	int r = make_room(t, INT_DIGITS);
 
@@ -48,7 +48,7 @@ int mysql_text_put_int(struct mysql_text *t, int64_t v)
 	return r;
 }
 
-int mysql_text_put_bytes(struct mysql_text *t, const uint8_t *v, size_t len, bool text)
+static int put_bytes(struct mysql_text *t, const uint8_t *v, size_t len, bool text)
 {
 	static const char digits[] = "0123456789abcdef";
 	const char *begin = text ? "_utf8mb4 x'" : "x'";
@@ -63,6 +63,11 @@ int mysql_text_put_bytes(struct mysql_text *t, const uint8_t *v, size_t len, boo
 		t->v[t->len++] = digits[v[i] & 15];
 	}
 	return mysql_text_put(t, "'", 1);
+}
+
+int mysql_text_put_param(struct mysql_text *t, const struct sql_param *p)
+{
+	return p->is_bytes ? put_bytes(t, p->bytes, p->len, p->is_text) : put_int(t, p->num);
 }
 
 size_t mysql_text_word(const char *p)

@@ -56,16 +56,9 @@ static int dialect_prepare(struct sql_conn *c, enum sql_stmt_id id, const char *
 	return pg_prepare(pg_conn(c), id, text);
 }
 
-static int bind_int(struct sql_conn *c, enum sql_stmt_id id, int n, int64_t v)
+static int bind(struct sql_conn *c, enum sql_stmt_id id, int n, const struct sql_param *p)
 {
-	pg_bind_int(stmt_of(c, id), n, v);
-	return 0;
-}
-
-static int bind_bytes(struct sql_conn *c, enum sql_stmt_id id, int n, const void *v, size_t len,
-		      bool text)
-{
-	pg_bind_bytes(stmt_of(c, id), n, v, len, text);
+	pg_bind(stmt_of(c, id), n, p);
 	return 0;
 }
 
@@ -185,8 +178,7 @@ const struct sql_dialect pg_dialect = {
 	.resolve = pg_resolve,
 	.end_session = pg_end_session,
 	.prepare = dialect_prepare,
-	.bind_int = bind_int,
-	.bind_bytes = bind_bytes,
+	.bind = bind,
 	.step = step,
 	.ask = ask,
 	.post = post,

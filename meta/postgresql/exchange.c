@@ -180,20 +180,16 @@ static void bind(struct pg_stmt *st, int n, Oid type, const void *v, size_t len)
 		st->n_params = n;
 }
 
-void pg_bind_int(struct pg_stmt *st, int n, int64_t v)
+void pg_bind(struct pg_stmt *st, int n, const struct sql_param *p)
 {
-	cfs_put_be64(&st->ints[n - 1], (uint64_t)v);
-	bind(st, n, OID_INT8, &st->ints[n - 1], sizeof(uint64_t));
-}
-
-void pg_bind_bytes(struct pg_stmt *st, int n, const void *v, size_t len, bool text)
-{
-	bind(st, n, text ? OID_TEXT : OID_BYTEA, len ? v : "", len);
-}
-
-void pg_bind_null(struct pg_stmt *st, int n)
-{
-	bind(st, n, OID_INT8, NULL, 0);
+	if (p->null) {
+		bind(st, n, OID_INT8, NULL, 0);
+	} else if (p->is_bytes) {
+		bind(st, n, p->is_text ? OID_TEXT : OID_BYTEA, p->len ? p->bytes : "", p->len);
+	} else {
+		cfs_put_be64(&st->ints[n - 1], (uint64_t)p->num);
+		bind(st, n, OID_INT8, &st->ints[n - 1], sizeof(uint64_t));
+	}
 }
 
 int64_t pg_int(const PGresult *result, int row, int col)
@@ -396,10 +392,13 @@ int pg_exchange(struct pg_conn *s)
 	return error ? error : r;
 }
 
-int pg_ask(struct pg_conn *s, int id)
+int pg_ask(struct sql_conn *c, int id, const char *text, const struct sql_param *params, size_t n)
 {
-	int r = pg_queue(s, id, true);
+	struct pg_conn *s = pg_conn(c);
+	int r = pg_open_stmt(c, id, text, params, n);
 
+	if (!r)
+		r = pg_queue(s, id, true);
 	return r ? r : pg_exchange(s);
 }
 
@@ -469,26 +468,18 @@ int pg_rollback(struct sql_conn *c)
 
 int pg_resolve(struct sql_conn *c, uint64_t txn)
 {
-	struct pg_conn *s = pg_conn(c);
 	const char *status;
-	struct pg_stmt *st;
 	bool moved;
-	int r = pg_prepare(s, PG_STATUS,
-			   "SELECT CASE WHEN " PG_SERVER "=? OR "
-			   "?<txid_snapshot_xmax(txid_current_snapshot()) "
-			   "THEN txid_status(?) END," PG_SERVER);
+	int r = pg_ask(c, PG_STATUS,
+		       "SELECT CASE WHEN " PG_SERVER "=? OR "
+		       "?<txid_snapshot_xmax(txid_current_snapshot()) "
+		       "THEN txid_status(?) END," PG_SERVER,
+		       SQL_PARAMS(SQL_I(last_server), SQL_I(txn), SQL_I(txn)));
 
 	if (r < 0)
 		return r;
-	st = s->stmt[PG_STATUS];
-	pg_bind_int(st, 1, last_server);
-	pg_bind_int(st, 2, (int64_t)txn);
-	pg_bind_int(st, 3, (int64_t)txn);
-	r = pg_ask(s, PG_STATUS);
-	if (r < 0)
-		return r;
-	status = PQgetvalue(st->result, 0, 0);
-	moved = pg_int(st->result, 0, 1) != last_server;
+	status = PQgetvalue(pg_result(c, PG_STATUS), 0, 0);
+	moved = pg_int(pg_result(c, PG_STATUS), 0, 1) != last_server;
 	if (!strcmp(status, "committed"))
 		r = 1;
 	else
@@ -503,17 +494,12 @@ int pg_resolve(struct sql_conn *c, uint64_t txn)
 
 int pg_end_session(struct sql_conn *c, const char *session)
 {
-	struct pg_conn *s = pg_conn(c);
-	int r = pg_prepare(s, PG_END_SESSION,
-			   "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-			   "WHERE starts_with(application_name,?)");
-	struct pg_stmt *st = s->stmt[PG_END_SESSION];
+	int r = pg_ask(c, PG_END_SESSION,
+		       "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+		       "WHERE starts_with(application_name,?)",
+		       SQL_PARAMS(SQL_T(session)));
 
-	if (r < 0)
-		return r;
-	pg_bind_bytes(st, 1, session, strlen(session), true);
-	r = pg_ask(s, PG_END_SESSION);
-	if (!r && pg_int(st->result, 0, 0))
+	if (!r && pg_int(pg_result(c, PG_END_SESSION), 0, 0))
 		r = -EAGAIN;
 	pg_close_stmt(c, PG_END_SESSION);
 	return r;

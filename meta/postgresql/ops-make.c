@@ -19,15 +19,8 @@ int pg_open_stmt(struct sql_conn *c, int id, const char *text, const struct sql_
 		r = full ? pg_prepare(s, id, full) : -ENOMEM;
 		free(full);
 	}
-	for (size_t i = 0; i < n && !r; i++) {
-		if (params[i].null)
-			pg_bind_null(s->stmt[id], (int)i + 1);
-		else if (params[i].is_bytes)
-			pg_bind_bytes(s->stmt[id], (int)i + 1, params[i].bytes, params[i].len,
-				      false);
-		else
-			pg_bind_int(s->stmt[id], (int)i + 1, params[i].num);
-	}
+	for (size_t i = 0; i < n && !r; i++)
+		pg_bind(s->stmt[id], (int)i + 1, &params[i]);
 	return r;
 }
 

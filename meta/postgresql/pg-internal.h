@@ -19,8 +19,7 @@
 #include "meta/engine/optimistic.h"
 #include "meta/sql/sql-internal.h"
 
-#define PG_MAX_PARAMS CFS_HEADS_MAX /* of the longest statement */
-#define PG_QUEUE_MAX  1100	    /* rows of put_rows (CFS_PUT_ROWS) are one exchange */
+#define PG_QUEUE_MAX 1100 /* rows of put_rows (CFS_PUT_ROWS) are one exchange */
 
 /* Statements that statements.h does not have: X(id, name in messages). */
 /* clang-format off */
@@ -64,11 +63,11 @@ struct pg_stmt {
 	char *text, name[32];
 	bool prepared; /* the server knows it by name */
 	int n_params;
-	Oid types[PG_MAX_PARAMS];
-	const char *values[PG_MAX_PARAMS];
-	int lengths[PG_MAX_PARAMS], formats[PG_MAX_PARAMS];
-	uint64_t ints[PG_MAX_PARAMS]; /* big endian, where values[] points */
-	bool asked;		      /* queued, and the result is not read yet */
+	Oid types[SQL_PARAMS_MAX];
+	const char *values[SQL_PARAMS_MAX];
+	int lengths[SQL_PARAMS_MAX], formats[SQL_PARAMS_MAX];
+	uint64_t ints[SQL_PARAMS_MAX]; /* big endian, where values[] points */
+	bool asked;		       /* queued, and the result is not read yet */
 	PGresult *result;
 	int row;
 };
@@ -129,14 +128,16 @@ void pg_free_stmt(struct pg_stmt *st);
 int pg_queue(struct pg_conn *s, int id, bool keep);
 /* The same; the result goes to *ret. */
 int pg_queue_to(struct pg_conn *s, int id, PGresult **ret);
-/* Queues a statement whose result is kept, and sends the queue. */
-int pg_ask(struct pg_conn *s, int id);
+/*
+ * Sends the queue and a statement, as pg_open_stmt. pg_close_stmt frees its result, also after an
+ * error.
+ */
+int pg_ask(struct sql_conn *c, int id, const char *text, const struct sql_param *params, size_t n);
 /* Sends the queue and reads all results. Returns the first error, in the order of statements. */
 int pg_exchange(struct pg_conn *s);
 /* Runs a text without parameters, whose words in braces are expanded; drops the result. */
 int pg_run(struct pg_conn *s, const char *text);
-void pg_bind_int(struct pg_stmt *st, int n, int64_t v);
-void pg_bind_bytes(struct pg_stmt *st, int n, const void *v, size_t len, bool text);
+void pg_bind(struct pg_stmt *st, int n, const struct sql_param *p);
 int64_t pg_int(const PGresult *result, int row, int col);
 /* Identifies the server process: differs after a restart or a promotion. */
 #define PG_SERVER "(extract(epoch from pg_postmaster_start_time())*1000000)::bigint"
@@ -194,7 +195,6 @@ static inline const PGresult *pg_result(struct sql_conn *c, int id)
 void pg_close_stmt(struct sql_conn *c, int id);
 /* True when a statement without result rows has changed a row. */
 bool pg_has_changed(struct sql_conn *c, int id);
-void pg_bind_null(struct pg_stmt *st, int n);
 /*
  * True when a statement need not check permissions: for the superuser, and when the kernel has
  * checked them.

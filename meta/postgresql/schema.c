@@ -9,18 +9,12 @@
 /* The condition of a query on pg_class c and pg_namespace n. */
 #define IN_SCHEMA "CASE WHEN $2='' THEN pg_table_is_visible(c.oid) ELSE n.nspname=$2 END"
 
-/* Runs a query with $1 and IN_SCHEMA. The caller calls pg_close_stmt, also after an error. */
+/* Runs a query with $1 and IN_SCHEMA, as pg_ask. */
 static int ask(struct sql_conn *c, int id, const char *query, const char *param)
 {
 	const char *schema = pg_db(c->db)->schema ?: "";
-	struct pg_conn *s = pg_conn(c);
-	int r = pg_prepare(s, id, query);
 
-	if (r < 0)
-		return r;
-	pg_bind_bytes(s->stmt[id], 1, param, strlen(param), true);
-	pg_bind_bytes(s->stmt[id], 2, schema, strlen(schema), true);
-	return pg_ask(s, id);
+	return pg_ask(c, id, query, SQL_PARAMS(SQL_T(param), SQL_T(schema)));
 }
 
 int pg_has_index(struct sql_conn *c, const char *table, const char *name)

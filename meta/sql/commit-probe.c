@@ -24,14 +24,6 @@ static _Thread_local struct {
 	struct timespec ctime;
 } probe;
 
-/* Upper bound of the parameters examined in a statement. */
-#define MAX_PARAMS 24
-struct value {
-	int64_t num;
-	const void *bytes;
-	size_t len;
-};
-
 void sql_probe_begin(void)
 {
 	probe.kind = NOTHING;
@@ -75,20 +67,8 @@ static bool is_evidence(enum sql_stmt_id id)
 	}
 }
 
-static void read_values(const char *fmt, va_list ap, struct value v[MAX_PARAMS + 1])
-{
-	for (int n = 1; *fmt && n <= MAX_PARAMS; fmt++, n++) {
-		if (*fmt == 'i') {
-			v[n].num = va_arg(ap, int64_t);
-		} else {
-			v[n].bytes = va_arg(ap, const void *);
-			v[n].len = va_arg(ap, size_t);
-		}
-	}
-}
-
-static void note_name(enum kind kind, const struct value *parent, const struct value *name,
-		      const struct value *ino)
+static void note_name(enum kind kind, const struct sql_param *parent, const struct sql_param *name,
+		      const struct sql_param *ino)
 {
 	if (name->len > CFS_NAME_MAX)
 		return;
@@ -99,58 +79,56 @@ static void note_name(enum kind kind, const struct value *parent, const struct v
 	memcpy(probe.name, name->bytes, name->len);
 }
 
-static void note_ctime(const struct value *us, const struct value *sub_us, const struct value *ino)
+static void note_ctime(const struct sql_param *us, const struct sql_param *sub_us,
+		       const struct sql_param *ino)
 {
 	probe.kind = CTIME;
 	probe.ino = (cfs_ino_t)ino->num;
 	probe.ctime = sql_time(us->num, sub_us->num);
 }
 
-/* v[n] is the n-th parameter of the statement in statements.h. */
-void sql_probe_note(enum sql_stmt_id id, const char *fmt, va_list ap)
+/* v: the parameters of the statement in statements.h. */
+void sql_probe_note(enum sql_stmt_id id, const struct sql_param *v)
 {
-	struct value v[MAX_PARAMS + 1];
-
 	if (sql_probe_known())
 		return;
 	probe.kind = NOTHING;
 	if (!is_evidence(id))
 		return;
-	read_values(fmt, ap, v);
 	switch (id) {
 	case SQL_put_edge:
 	case SQL_load_edge:
-		note_name(NAME_IS, &v[1], &v[2], &v[3]);
+		note_name(NAME_IS, &v[0], &v[1], &v[2]);
 		break;
 	case SQL_del_edge:
-		note_name(NAME_IS_NOT, &v[1], &v[2], &v[3]);
+		note_name(NAME_IS_NOT, &v[0], &v[1], &v[2]);
 		break;
 	case SQL_set_edge:
-		note_name(NAME_IS, &v[3], &v[4], &v[1]);
+		note_name(NAME_IS, &v[2], &v[3], &v[0]);
 		break;
 	case SQL_move_edge:
-		note_name(NAME_IS, &v[1], &v[2], &v[5]);
+		note_name(NAME_IS, &v[0], &v[1], &v[4]);
 		break;
 	case SQL_put_ref:
 		probe.kind = SLICE;
-		probe.ino = (cfs_ino_t)v[1].num;
+		probe.ino = (cfs_ino_t)v[0].num;
 		break;
 	case SQL_put_node:
 		probe.kind = NODE;
-		probe.ino = (cfs_ino_t)v[1].num;
+		probe.ino = (cfs_ino_t)v[0].num;
 		break;
 	case SQL_del_delayed:
 		probe.kind = DELAYED;
-		probe.ino = (cfs_ino_t)v[1].num;
+		probe.ino = (cfs_ino_t)v[0].num;
 		break;
 	case SQL_update_node:
-		note_ctime(&v[8], &v[11], &v[19]);
+		note_ctime(&v[7], &v[10], &v[18]);
 		break;
 	case SQL_set_written:
-		note_ctime(&v[4], &v[5], &v[6]);
+		note_ctime(&v[3], &v[4], &v[5]);
 		break;
 	default: /* SQL_move_node */
-		note_ctime(&v[3], &v[4], &v[5]);
+		note_ctime(&v[2], &v[3], &v[4]);
 		break;
 	}
 }

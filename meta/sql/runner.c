@@ -160,48 +160,19 @@ static int prepare(struct sql_conn *c, enum sql_stmt_id id)
 	return r;
 }
 
-static int bind(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
+static int start(struct sql_conn *c, enum sql_stmt_id id, const struct sql_param *v, size_t n)
 {
 	const struct sql_dialect *d = sql_dialect(c);
 	int r = 0;
 
-	for (int n = 1; *fmt && !r; fmt++, n++) {
-		switch (*fmt) {
-		case 'i':
-			r = d->bind_int(c, id, n, va_arg(ap, int64_t));
-			break;
-		case 'b':
-		case 't': {
-			const void *v = va_arg(ap, const void *);
-			size_t len = va_arg(ap, size_t);
-
-			r = d->bind_bytes(c, id, n, v, len, *fmt == 't');
-			break;
-		}
-		default:
-			r = -EINVAL;
-		}
-	}
-	return r;
-}
-
-static int start(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
-{
-	const struct sql_dialect *d = sql_dialect(c);
-	va_list seen;
-	int r = 0;
-
-	if (d->resolve) {
-		va_copy(seen, ap);
-		sql_probe_note(id, fmt, seen);
-		va_end(seen);
-	}
+	if (d->resolve)
+		sql_probe_note(id, v);
 	if (!get_bit(c->prepared, id))
 		r = prepare(c, id);
 	else
 		sql_done(c, id);
-	if (!r)
-		r = bind(c, id, fmt, ap);
+	for (size_t i = 0; i < n && !r; i++)
+		r = d->bind(c, id, (int)i + 1, &v[i]);
 	c->round_trips += !d->counts_round_trips;
 	return note(c, r);
 }
@@ -246,10 +217,10 @@ int sql_confirm_end(struct sql_conn *c)
 	return r || c->stops == stops ? r : note(c, -EAGAIN);
 }
 
-static int exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
+static int exec(struct sql_conn *c, enum sql_stmt_id id, const struct sql_param *v, size_t n)
 {
 	const struct sql_dialect *d = sql_dialect(c);
-	int r = start(c, id, fmt, ap);
+	int r = start(c, id, v, n);
 
 	if (r)
 		return r;
@@ -262,10 +233,10 @@ static int exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_lis
 	return r;
 }
 
-static int post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
+static int post(struct sql_conn *c, enum sql_stmt_id id, const struct sql_param *v, size_t n)
 {
 	const struct sql_dialect *d = sql_dialect(c);
-	int r = d->post ? start(c, id, fmt, ap) : exec(c, id, fmt, ap);
+	int r = d->post ? start(c, id, v, n) : exec(c, id, v, n);
 
 	if (r < 0 || !d->post)
 		return r < 0 ? r : 0;
@@ -275,10 +246,10 @@ static int post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_lis
 	return r < 0 ? r : 0;
 }
 
-static int query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
+static int query(struct sql_conn *c, enum sql_stmt_id id, const struct sql_param *v, size_t n)
 {
 	const struct sql_dialect *d = sql_dialect(c);
-	int r = start(c, id, fmt, ap);
+	int r = start(c, id, v, n);
 
 	if (r)
 		return r;
@@ -286,48 +257,62 @@ static int query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_li
 	return d->ask ? note(c, d->ask(c, id)) : 0;
 }
 
-static int row(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
+static int row(struct sql_conn *c, enum sql_stmt_id id, const struct sql_param *v, size_t n)
 {
-	int r = query(c, id, fmt, ap);
+	int r = query(c, id, v, n);
 
 	return r ? r : sql_next(c, id);
+}
+
+static int load(struct sql_conn *c, enum sql_stmt_id id, const struct sql_param *v, size_t n)
+{
+	const struct sql_dialect *d = sql_dialect(c);
+	int r;
+
+	if (!d->load)
+		return post(c, id, v, n);
+	sql_probe_note(id, v);
+	r = note(c, d->load(c, id, v, n));
+	if (!r)
+		sql_probe_confirm();
+	return r;
+}
+
+/* Returns the number of parameters. */
+static size_t read_params(const char *fmt, va_list ap, struct sql_param v[SQL_PARAMS_MAX])
+{
+	size_t n;
+
+	for (n = 0; fmt[n] && n < SQL_PARAMS_MAX; n++) {
+		v[n] = (struct sql_param){.is_bytes = fmt[n] != 'i', .is_text = fmt[n] == 't'};
+		if (v[n].is_bytes) {
+			v[n].bytes = va_arg(ap, const void *);
+			v[n].len = va_arg(ap, size_t);
+		} else {
+			v[n].num = va_arg(ap, int64_t);
+		}
+	}
+	return n;
 }
 
 #define VARIADIC(name)                                                                             \
 	int sql_##name(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)              \
 	{                                                                                          \
+		struct sql_param v[SQL_PARAMS_MAX];                                                \
 		va_list ap;                                                                        \
-		int r;                                                                             \
+		size_t n;                                                                          \
                                                                                                    \
 		va_start(ap, fmt);                                                                 \
-		r = name(c, id, fmt, ap);                                                          \
+		n = read_params(fmt, ap, v);                                                       \
 		va_end(ap);                                                                        \
-		return r;                                                                          \
+		return name(c, id, v, n);                                                          \
 	}
 VARIADIC(exec)
 VARIADIC(post)
+VARIADIC(load)
 VARIADIC(query)
 VARIADIC(row)
 #undef VARIADIC
-
-int sql_load(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
-{
-	const struct sql_dialect *d = sql_dialect(c);
-	va_list ap;
-	int r;
-
-	if (d->load) {
-		va_start(ap, fmt);
-		sql_probe_note(id, fmt, ap);
-		va_end(ap);
-	}
-	va_start(ap, fmt);
-	r = d->load ? note(c, d->load(c, id, fmt, ap)) : post(c, id, fmt, ap);
-	va_end(ap);
-	if (!r)
-		sql_probe_confirm();
-	return r;
-}
 
 int sql_next(struct sql_conn *c, enum sql_stmt_id id)
 {

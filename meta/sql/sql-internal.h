@@ -141,8 +141,8 @@ void sql_abandon(struct sql_db *db, const char *session);
 
 /* ---- commit-probe.c: the commit probe of this thread's transaction ---- */
 void sql_probe_begin(void);
-/* Notes a statement before it runs, with its parameters (as sql_exec). */
-void sql_probe_note(enum sql_stmt_id id, const char *fmt, va_list ap);
+/* Notes a statement before it runs, with its parameters. */
+void sql_probe_note(enum sql_stmt_id id, const struct sql_param *v);
 /* Notes that the statement was executed. */
 void sql_probe_confirm(void);
 bool sql_probe_known(void);
@@ -162,27 +162,6 @@ bool sql_is_race(int id);
 char *sql_expand(struct sql_conn *c, const char *text);
 const char *sql_stmt_text(enum sql_stmt_id id);
 const char *sql_stmt_name(enum sql_stmt_id id);
-
-/* ---- parameters of an engine's own statements, which statements.h does not have ---- */
-
-struct sql_param {
-	bool is_bytes, null;
-	const void *bytes;
-	size_t len;
-	int64_t num;
-};
-#define SQL_I(v)                                                                                   \
-	{                                                                                          \
-		.num = (int64_t)(v)                                                                \
-	}
-#define SQL_B(p, n)                                                                                \
-	{                                                                                          \
-		.is_bytes = true, .bytes = (p), .len = (n)                                         \
-	}
-/* An array of parameters, and its length: two arguments of a call. */
-#define SQL_PARAMS(...)                                                                            \
-	(const struct sql_param[]){__VA_ARGS__},                                                   \
-		sizeof((const struct sql_param[]){__VA_ARGS__}) / sizeof(struct sql_param)
 
 /* ---- schema (volume-format section 3) ---- */
 

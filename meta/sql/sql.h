@@ -42,6 +42,31 @@ enum sql_stmt_id {
 	SQL_STMT_COUNT,
 };
 
+/* A parameter of a statement. */
+struct sql_param {
+	bool is_bytes, is_text, null;
+	const void *bytes;
+	size_t len;
+	int64_t num;
+};
+#define SQL_PARAMS_MAX CFS_HEADS_MAX /* of the longest statement */
+#define SQL_I(v)                                                                                   \
+	{                                                                                          \
+		.num = (int64_t)(v)                                                                \
+	}
+#define SQL_B(p, n)                                                                                \
+	{                                                                                          \
+		.is_bytes = true, .bytes = (p), .len = (n)                                         \
+	}
+#define SQL_T(text)                                                                                \
+	{                                                                                          \
+		.is_bytes = true, .is_text = true, .bytes = (text), .len = strlen(text)            \
+	}
+/* An array of parameters, and its length: two arguments of a call. */
+#define SQL_PARAMS(...)                                                                            \
+	(const struct sql_param[]){__VA_ARGS__},                                                   \
+		sizeof((const struct sql_param[]){__VA_ARGS__}) / sizeof(struct sql_param)
+
 /*
  * Parameters, in order, one letter each in fmt:
  *	i  int64_t   (u64 values are passed as their two's complement)
@@ -201,9 +226,8 @@ struct sql_dialect {
 	/* A replacement of a statement's text, or NULL. */
 	const char *(*text)(enum sql_stmt_id id);
 	int (*prepare)(struct sql_conn *c, enum sql_stmt_id id, const char *text);
-	int (*bind_int)(struct sql_conn *c, enum sql_stmt_id id, int n, int64_t v);
-	int (*bind_bytes)(struct sql_conn *c, enum sql_stmt_id id, int n, const void *v, size_t len,
-			  bool text);
+	/* n: from 1. Bytes are not copied: the caller keeps them until the statement has ended. */
+	int (*bind)(struct sql_conn *c, enum sql_stmt_id id, int n, const struct sql_param *p);
 	int (*step)(struct sql_conn *c, enum sql_stmt_id id); /* 1 row, 0 done */
 	/*
 	 * Queues a query, which is sent with the next message, at the latest for its first step.
@@ -213,7 +237,7 @@ struct sql_dialect {
 	/* Queues a write for the next batch, which returns its error. NULL: runs at once. */
 	int (*post)(struct sql_conn *c, enum sql_stmt_id id);
 	/* Adds a row, copied, to a multi-row INSERT. NULL: each row on its own, as post. */
-	int (*load)(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap);
+	int (*load)(struct sql_conn *c, enum sql_stmt_id id, const struct sql_param *v, size_t n);
 	void (*reset)(struct sql_conn *c, enum sql_stmt_id id);
 	int (*changes)(struct sql_conn *c, enum sql_stmt_id id);
 	/*

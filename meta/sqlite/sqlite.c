@@ -340,29 +340,20 @@ static int sqlite_prepare(struct sql_conn *c, enum sql_stmt_id id, const char *t
 	return sqlite_error(s->handle, rc, sql_stmt_name(id));
 }
 
-static int bound(struct sql_conn *c, enum sql_stmt_id id, int rc)
-{
-	return rc ? sqlite_error(conn(c)->handle, rc, sql_stmt_name(id)) : 0;
-}
-
-static int sqlite_bind_int(struct sql_conn *c, enum sql_stmt_id id, int n, int64_t v)
-{
-	return bound(c, id, sqlite3_bind_int64(conn(c)->stmt[id], n, v));
-}
-
-/* The bytes are not copied: the caller keeps them until the statement has ended. */
-static int sqlite_bind_bytes(struct sql_conn *c, enum sql_stmt_id id, int n, const void *v,
-			     size_t len, bool text)
+static int sqlite_bind(struct sql_conn *c, enum sql_stmt_id id, int n, const struct sql_param *p)
 {
 	sqlite3_stmt *stmt = conn(c)->stmt[id];
-
 	/* A NULL pointer would bind NULL, not an empty value. */
-	if (!len)
-		v = "";
-	if (text)
-		return bound(c, id,
-			     sqlite3_bind_text64(stmt, n, v, len, SQLITE_STATIC, SQLITE_UTF8));
-	return bound(c, id, sqlite3_bind_blob64(stmt, n, v, len, SQLITE_STATIC));
+	const void *v = p->len ? p->bytes : "";
+	int rc;
+
+	if (!p->is_bytes)
+		rc = sqlite3_bind_int64(stmt, n, p->num);
+	else if (p->is_text)
+		rc = sqlite3_bind_text64(stmt, n, v, p->len, SQLITE_STATIC, SQLITE_UTF8);
+	else
+		rc = sqlite3_bind_blob64(stmt, n, v, p->len, SQLITE_STATIC);
+	return rc ? sqlite_error(conn(c)->handle, rc, sql_stmt_name(id)) : 0;
 }
 
 static int sqlite_step(struct sql_conn *c, enum sql_stmt_id id)
@@ -418,8 +409,7 @@ const struct sql_dialect sql_sqlite = {
 	.commit = sqlite_commit,
 	.rollback = sqlite_rollback,
 	.prepare = sqlite_prepare,
-	.bind_int = sqlite_bind_int,
-	.bind_bytes = sqlite_bind_bytes,
+	.bind = sqlite_bind,
 	.step = sqlite_step,
 	.reset = sqlite_reset,
 	.changes = sqlite_changes,

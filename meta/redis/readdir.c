@@ -182,72 +182,62 @@ static unsigned store(struct rds_windows *ws, struct window *w)
 
 /* ---- filling a window ---- */
 
-/* Restores the heap, whose largest name is on top, from position i down. */
-static void sift_down(struct name **v, size_t n, size_t i)
-{
-	for (;;) {
-		size_t c = 2 * i + 1;
-		struct name *swap;
-
-		if (c >= n)
-			return;
-		if (c + 1 < n && compare_names(&v[c + 1], &v[c]) > 0)
-			c++;
-		if (compare_names(&v[c], &v[i]) <= 0)
-			return;
-		swap = v[c];
-		v[c] = v[i];
-		v[i] = swap;
-		i = c;
-	}
-}
-
 struct filling {
 	struct window *w;
 	size_t cap;
-	bool full;
+	bool trimmed; /* the first WINDOW names are sorted, others had no room */
 };
+
+/* Sorts the names, removes duplicates, which HSCAN may return, and all but the WINDOW smallest. */
+static void trim(struct filling *f)
+{
+	struct window *w = f->w;
+	size_t i, n = 0;
+
+	if (w->n)
+		qsort(w->v, w->n, sizeof(*w->v), compare_names);
+	for (i = 0; i < w->n; i++) {
+		bool again = n && compare_names(&w->v[n - 1], &w->v[i]) == 0;
+
+		if (n == WINDOW && !again)
+			f->trimmed = true;
+		if (n == WINDOW || again)
+			free(w->v[i]);
+		else
+			w->v[n++] = w->v[i];
+	}
+	w->n = n;
+	w->at_end = !f->trimmed;
+}
 
 static int add_name(struct filling *f, const char *text, size_t len, const redisReply *entry)
 {
 	struct window *w = f->w;
 	struct name *n;
-	size_t i;
 
 	if (len == 0 || len > CFS_NAME_MAX)
 		return -EIO;
 	if (compare_bytes(text, len, w->low, w->low_len) <= 0 && w->low_len)
 		return 0;
-	if (f->full && compare_bytes(text, len, w->v[0]->text, w->v[0]->len) >= 0) {
-		w->at_end = false;
-		return 0;
+	if (f->trimmed) {
+		n = w->v[WINDOW - 1];
+		if (compare_bytes(text, len, n->text, n->len) >= 0)
+			return 0;
 	}
 	n = malloc(sizeof(*n) + len);
-	if (!n)
+	if (!n || CFS_ARRAY_ROOM(w->v, w->n, f->cap) < 0) {
+		free(n);
 		return -ENOMEM;
+	}
 	n->len = (uint16_t)len;
 	memset(n->entry, 0, sizeof(n->entry));
 	/* A damaged entry stays 0: such an inode does not exist. */
 	if (entry->len == sizeof(n->entry))
 		memcpy(n->entry, entry->str, entry->len);
 	memcpy(n->text, text, len);
-	if (f->full) {
-		w->at_end = false;
-		free(w->v[0]);
-		w->v[0] = n;
-		sift_down(w->v, w->n, 0);
-		return 0;
-	}
-	if (CFS_ARRAY_ROOM(w->v, w->n, f->cap) < 0) {
-		free(n);
-		return -ENOMEM;
-	}
 	w->v[w->n++] = n;
-	if (w->n == WINDOW) {
-		f->full = true;
-		for (i = WINDOW / 2; i-- > 0;)
-			sift_down(w->v, w->n, i);
-	}
+	if (w->n == 2 * WINDOW)
+		trim(f);
 	return 0;
 }
 
@@ -259,22 +249,6 @@ static int add_batch(struct filling *f, const redisReply *list)
 	for (i = 0; i + 1 < list->elements && !r; i += 2)
 		r = add_name(f, list->element[i]->str, list->element[i]->len, list->element[i + 1]);
 	return r;
-}
-
-/* Also removes duplicates, which HSCAN may return. */
-static void sort_window(struct window *w)
-{
-	size_t i, n = 0;
-
-	if (w->n)
-		qsort(w->v, w->n, sizeof(*w->v), compare_names);
-	for (i = 0; i < w->n; i++) {
-		if (n && compare_names(&w->v[n - 1], &w->v[i]) == 0)
-			free(w->v[i]);
-		else
-			w->v[n++] = w->v[i];
-	}
-	w->n = n;
 }
 
 static int scan_names(struct cfs_engine *e, const struct cfs_ctx *ctx, struct filling *f)
@@ -300,7 +274,6 @@ static struct window *new_window(cfs_ino_t dir, const char *low, size_t len)
 	if (!w)
 		return NULL;
 	w->dir = dir;
-	w->at_end = true;
 	w->low_len = (uint16_t)len;
 	memcpy(w->low, low, len);
 	return w;
@@ -539,7 +512,7 @@ static int make_window(struct listing *l, const char *name, size_t len, const re
 		free_window(f.w);
 		return r;
 	}
-	sort_window(f.w);
+	trim(&f);
 	l->number = store(rds_of(l->e)->windows, f.w);
 	l->fresh = !all;
 	*ret = f.w;

@@ -75,33 +75,25 @@ ssize_t cfs_rules_plock_apply(const struct cfs_plock *list, size_t n, const stru
 	return (ssize_t)count;
 }
 
-void cfs_plocks_encode(const struct cfs_plock *v, size_t n, uint8_t *out)
-{
-	size_t i;
+/* ---- stored lists ---- */
 
-	for (i = 0; i < n; i++, out += CFS_PLOCK_BYTES) {
-		cfs_put_be32(out, v[i].type);
-		cfs_put_be32(out + 4, v[i].pid);
-		cfs_put_be64(out + 8, v[i].start);
-		cfs_put_be64(out + 16, v[i].end);
-	}
-}
+#define PLOCK_BYTES 24
 
-int cfs_plocks_decode(cfs_ino_t ino, const void *in, size_t len, struct cfs_plock **ret,
-		      size_t *ret_n)
+/* *ret is malloc'ed, also when it is empty. */
+static int decode(cfs_ino_t ino, const uint8_t *p, size_t len, struct cfs_plock **ret,
+		  size_t *ret_n)
 {
-	size_t i, n = len / CFS_PLOCK_BYTES;
-	const uint8_t *p = in;
+	size_t i, n = len / PLOCK_BYTES;
 	struct cfs_plock *v;
 
-	if (len % CFS_PLOCK_BYTES) {
+	if (len % PLOCK_BYTES) {
 		cfs_err("lock record is damaged: inode=%" PRIu64 " bytes=%zu", ino, len);
 		return -EIO;
 	}
 	v = calloc(n ? n : 1, sizeof(*v));
 	if (!v)
 		return -ENOMEM;
-	for (i = 0; i < n; i++, p += CFS_PLOCK_BYTES)
+	for (i = 0; i < n; i++, p += PLOCK_BYTES)
 		v[i] = (struct cfs_plock){
 			.type = cfs_get_be32(p),
 			.pid = cfs_get_be32(p + 4),
@@ -111,6 +103,64 @@ int cfs_plocks_decode(cfs_ino_t ino, const void *in, size_t len, struct cfs_ploc
 	*ret = v;
 	*ret_n = n;
 	return 0;
+}
+
+int cfs_plocks_see(struct cfs_plock_search *s, uint64_t sid, uint64_t owner, const void *list,
+		   size_t len)
+{
+	const struct cfs_plock *l;
+	struct cfs_plock *v;
+	size_t n;
+	int r = decode(s->ino, list, len, &v, &n);
+
+	if (r)
+		return r;
+	if (sid == s->sid && owner == s->owner) {
+		free(s->mine);
+		s->mine = v;
+		s->n_mine = n;
+		return 0;
+	}
+	l = cfs_rules_plock_conflict(v, n, &s->lock);
+	if (l && (!s->conflict || l->start < s->found.start)) {
+		s->conflict = true;
+		s->found = *l;
+		s->found_sid = sid;
+		s->found_owner = owner;
+	}
+	free(v);
+	return 0;
+}
+
+ssize_t cfs_plocks_change(const struct cfs_plock_search *s, uint8_t **ret)
+{
+	struct cfs_plock *v;
+	ssize_t i, n = cfs_rules_plock_apply(s->mine, s->n_mine, &s->lock, &v);
+	uint8_t *out;
+
+	if (n < 0)
+		return n;
+	out = *ret = malloc((size_t)n * PLOCK_BYTES + 1);
+	for (i = 0; i < n && *ret; i++, out += PLOCK_BYTES) {
+		cfs_put_be32(out, v[i].type);
+		cfs_put_be32(out + 4, v[i].pid);
+		cfs_put_be64(out + 8, v[i].start);
+		cfs_put_be64(out + 16, v[i].end);
+	}
+	free(v);
+	return *ret ? n * PLOCK_BYTES : -ENOMEM;
+}
+
+void cfs_plocks_answer(const struct cfs_plock_search *s, struct cfs_plock *lock, uint64_t *ret_sid,
+		       uint64_t *ret_owner)
+{
+	if (!s->conflict) {
+		lock->type = CFS_LOCK_NONE;
+		return;
+	}
+	*lock = s->found;
+	*ret_sid = s->found_sid;
+	*ret_owner = s->found_owner;
 }
 
 char cfs_lock_letter(unsigned type)

@@ -146,12 +146,26 @@ ssize_t cfs_rules_plock_apply(const struct cfs_plock *list, size_t n, const stru
 /* First lock of the list in conflict with `lock`, or NULL. */
 const struct cfs_plock *cfs_rules_plock_conflict(const struct cfs_plock *list, size_t n,
 						 const struct cfs_plock *lock);
-/* The stored form of such a list (volume-format section 9). */
-#define CFS_PLOCK_BYTES 24
-void cfs_plocks_encode(const struct cfs_plock *v, size_t n, uint8_t *out);
-/* *ret is malloc'ed, also when it is empty. -EIO: damaged (logged). */
-int cfs_plocks_decode(cfs_ino_t ino, const void *p, size_t len, struct cfs_plock **ret,
-		      size_t *ret_n);
+/* Compares the locks of an inode with one that an owner wants to set, or asks for. */
+struct cfs_plock_search {
+	cfs_ino_t ino;
+	uint64_t sid, owner;
+	struct cfs_plock lock;
+	/* results; all zero before */
+	struct cfs_plock *mine; /* the owner's own list, malloc'ed; NULL: none */
+	size_t n_mine;
+	bool conflict;
+	struct cfs_plock found; /* the conflict that starts first, and its owner */
+	uint64_t found_sid, found_owner;
+};
+/* Called with the stored list (volume-format section 9) of each owner. -EIO: damaged (logged). */
+int cfs_plocks_see(struct cfs_plock_search *s, uint64_t sid, uint64_t owner, const void *list,
+		   size_t len);
+/* The owner's list with the lock, as it is stored, malloc'ed. Returns its length in bytes. */
+ssize_t cfs_plocks_change(const struct cfs_plock_search *s, uint8_t **ret);
+/* The results of getlk. */
+void cfs_plocks_answer(const struct cfs_plock_search *s, struct cfs_plock *lock, uint64_t *ret_sid,
+		       uint64_t *ret_owner);
 /* R, W or U. */
 char cfs_lock_letter(unsigned type);
 

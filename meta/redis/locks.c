@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bytes.h"
-#include "base/log.h"
+#include "base/cleanup.h"
 #include "meta/redis/ops.h"
 
 enum { RACES = 1000 };
@@ -26,97 +25,42 @@ int rds_op_flock(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 
 /* ---- POSIX locks ---- */
 
-struct list {
-	struct cfs_plock *v;
-	size_t n;
-};
-
-static int decode(cfs_ino_t ino, const redisReply *value, struct list *ret)
-{
-	return cfs_plocks_decode(ino, value->str, value->len, &ret->v, &ret->n);
-}
-
-struct conflict {
-	bool found;
-	struct cfs_plock lock;
-	uint64_t sid, owner;
-};
-
-/*
- * Compares all lists of the inode with *lock. *ret_mine: the owner's own list; *ret: the conflict
- * that starts first.
- */
-static int find_conflict(cfs_ino_t ino, const redisReply *all, const char *mine,
-			 const struct cfs_plock *lock, struct list *ret_mine, struct conflict *ret)
+static int see_all(struct cfs_plock_search *a, const redisReply *all)
 {
 	size_t i;
+	int r = 0;
 
-	*ret = (struct conflict){0};
-	for (i = 0; i + 1 < all->elements; i += 2) {
+	for (i = 0; i + 1 < all->elements && !r; i += 2) {
 		const char *field = all->element[i]->str, *bar = strchr(field, '_');
-		const struct cfs_plock *l;
-		struct list other;
-		int r;
+		const redisReply *list = all->element[i + 1];
 
-		if (strcmp(field, mine) == 0) {
-			r = decode(ino, all->element[i + 1], ret_mine);
-			if (r)
-				return r;
-			continue;
-		}
-		r = decode(ino, all->element[i + 1], &other);
-		if (r)
-			return r;
-		l = cfs_rules_plock_conflict(other.v, other.n, lock);
-		if (l && (!ret->found || l->start < ret->lock.start))
-			*ret = (struct conflict){
-				.found = true,
-				.lock = *l,
-				.sid = strtoull(field, NULL, 10),
-				.owner = bar ? strtoull(bar + 1, NULL, 16) : 0,
-			};
-		free(other.v);
+		r = cfs_plocks_see(a, strtoull(field, NULL, 10),
+				   bar ? strtoull(bar + 1, NULL, 16) : 0, list->str, list->len);
 	}
-	return 0;
+	return r;
 }
 
-static void field_of(uint64_t sid, uint64_t owner, char out[48])
+static int store(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_plock_search *a,
+		 const redisReply *all)
 {
-	snprintf(out, 48, "%" PRIu64 "_%016" PRIX64, sid, owner);
-}
-
-static int store(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t sid,
-		 uint64_t owner, const struct cfs_plock *lock, const redisReply *all,
-		 const struct list *mine)
-{
+	const struct cfs_plock *l = &a->lock;
+	cfs_auto_free uint8_t *bytes = NULL;
+	ssize_t len = cfs_plocks_change(a, &bytes);
 	char hex[20], line[160];
-	struct cfs_plock *v = NULL;
 	RDS_REQUEST(q, e);
-	uint8_t *bytes;
-	ssize_t n = cfs_rules_plock_apply(mine->v, mine->n, lock, &v);
 	size_t i;
-	int r;
 
-	if (n < 0)
-		return (int)n;
-	bytes = malloc((size_t)n * CFS_PLOCK_BYTES + 1);
-	if (!bytes) {
-		free(v);
-		return -ENOMEM;
-	}
-	cfs_plocks_encode(v, (size_t)n, bytes);
-	snprintf(hex, sizeof(hex), "%016" PRIX64, owner);
-	snprintf(line, sizeof(line), "%" PRIu64 ",%" PRIu64 ",%c,%" PRIu64 ",%" PRIu64 ",%u", ino,
-		 owner, cfs_lock_letter(lock->type), lock->start, lock->end,
-		 lock->type == CFS_LOCK_NONE ? 0 : lock->pid);
+	if (len < 0)
+		return (int)len;
+	snprintf(hex, sizeof(hex), "%016" PRIX64, a->owner);
+	snprintf(line, sizeof(line), "%" PRIu64 ",%" PRIu64 ",%c,%" PRIu64 ",%" PRIu64 ",%u",
+		 a->ino, a->owner, cfs_lock_letter(l->type), l->start, l->end,
+		 l->type == CFS_LOCK_NONE ? 0 : l->pid);
 	rds_script_begin(&q, ctx, &rds_setlk_lua, 5 + all->elements);
-	rds_words(&q, "uusbs", ino, sid, hex, bytes, (size_t)n * CFS_PLOCK_BYTES, line);
+	rds_words(&q, "uusbs", a->ino, a->sid, hex, bytes, (size_t)len, line);
 	for (i = 0; i < all->elements; i++)
 		rds_words(&q, "b", all->element[i]->str, all->element[i]->len);
-	r = rds_script_run(&q, ctx, CFS_META_OP_lock, NULL);
-	free(bytes);
-	free(v);
-	return r;
+	return rds_script_run(&q, ctx, CFS_META_OP_lock, NULL);
 }
 
 int rds_op_setlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t sid,
@@ -124,24 +68,21 @@ int rds_op_setlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 {
 	unsigned races = 0;
 	RDS_REQUEST(q, e);
-	char mine[48];
 	int r;
 
-	field_of(sid, owner, mine);
 	do {
-		struct conflict c;
-		struct list l = {0};
+		struct cfs_plock_search a = {.ino = ino, .sid = sid, .owner = owner, .lock = *lock};
 
 		rds_reset(&q);
 		rds_command(&q, "sk", "HGETALL", "lockp", ino);
 		r = rds_run(&q, ctx, CFS_META_OP_lock);
 		if (!r)
-			r = find_conflict(ino, q.reply[0], mine, lock, &l, &c);
-		if (!r && c.found)
+			r = see_all(&a, q.reply[0]);
+		if (!r && a.conflict)
 			r = -EAGAIN;
 		if (!r)
-			r = store(e, ctx, ino, sid, owner, lock, q.reply[0], &l);
-		free(l.v);
+			r = store(e, ctx, &a, q.reply[0]);
+		free(a.mine);
 	} while (r == -EBUSY && ++races < RACES && !cfs_deadline_passed(ctx->deadline));
 	return r;
 }
@@ -149,23 +90,14 @@ int rds_op_setlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 int rds_op_getlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t sid,
 		 uint64_t owner, struct cfs_plock *lock, uint64_t *ret_sid, uint64_t *ret_owner)
 {
-	struct list l = {0};
+	struct cfs_plock_search a = {.ino = ino, .sid = sid, .owner = owner, .lock = *lock};
 	RDS_REQUEST(q, e);
-	struct conflict c;
-	char mine[48];
-	int r;
+	int r = rds_ask(&q, ctx, CFS_META_OP_lock, "sk", "HGETALL", "lockp", ino);
 
-	field_of(sid, owner, mine);
-	r = rds_ask(&q, ctx, CFS_META_OP_lock, "sk", "HGETALL", "lockp", ino);
 	if (!r)
-		r = find_conflict(ino, q.reply[0], mine, lock, &l, &c);
-	free(l.v);
-	if (!r && c.found) {
-		*lock = c.lock;
-		*ret_sid = c.sid;
-		*ret_owner = c.owner;
-	} else if (!r) {
-		lock->type = CFS_LOCK_NONE;
-	}
+		r = see_all(&a, q.reply[0]);
+	free(a.mine);
+	if (!r)
+		cfs_plocks_answer(&a, lock, ret_sid, ret_owner);
 	return r;
 }

@@ -183,8 +183,7 @@ static int drop_detached(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 	r = sql_get_node(c, a->ino, true, &gone.attr);
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
-	r = sql_row(c, SQL_has_entry, "i", a->ino);
-	sql_done(c, SQL_has_entry);
+	r = sql_has(c, SQL_has_entry, "i", a->ino);
 	if (r)
 		return r < 0 ? r : -ENOTEMPTY;
 	r = sql_dispose(c, ctx, &req, -1, &gone);

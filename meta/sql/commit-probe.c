@@ -167,15 +167,13 @@ int sql_probe_ask(struct sql_conn *c)
 	case NAME_IS_NOT:
 		return probe_name(c);
 	case SLICE:
-		r = sql_row(c, SQL_get_refs, "i", (int64_t)probe.ino);
-		sql_done(c, SQL_get_refs);
+		r = sql_has(c, SQL_get_refs, "i", (int64_t)probe.ino);
 		return r;
 	case NODE:
 		r = sql_get_node(c, probe.ino, false, &attr);
 		return r == -ENOENT ? 0 : r < 0 ? r : 1;
 	case DELAYED:
-		r = sql_row(c, SQL_has_delayed, "i", (int64_t)probe.ino);
-		sql_done(c, SQL_has_delayed);
+		r = sql_has(c, SQL_has_delayed, "i", (int64_t)probe.ino);
 		return r < 0 ? r : !r;
 	case CTIME:
 		return probe_ctime(c);

@@ -169,9 +169,7 @@ static int get_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	r = has_table(c);
 	if (r <= 0)
 		return r ? r : -ENOENT;
-	r = sql_query(c, SQL_get_record, "b", a->of, strlen(a->of));
-	if (r == 0)
-		r = sql_next(c, SQL_get_record);
+	r = sql_row(c, SQL_get_record, "b", a->of, strlen(a->of));
 	if (r <= 0)
 		return r < 0 ? r : -ENOENT;
 	value = sql_blob(c, SQL_get_record, 0, &len);

@@ -46,8 +46,7 @@ static int put_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t 
 	int r = has_data;
 
 	if (r < 0) {
-		r = sql_row(c, SQL_any_chunk, "i", ino);
-		sql_done(c, SQL_any_chunk);
+		r = sql_has(c, SQL_any_chunk, "i", ino);
 	}
 	if (r <= 0)
 		return r;
@@ -199,8 +198,7 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 		r = sql_close_dir(c, edge.ino);
 		if (r < 0)
 			return r;
-		r = sql_row(c, SQL_has_entry, "i", edge.ino);
-		sql_done(c, SQL_has_entry);
+		r = sql_has(c, SQL_has_entry, "i", edge.ino);
 		if (r != 0)
 			return r < 0 ? r : -ENOTEMPTY;
 	}

@@ -88,8 +88,7 @@ static int is_full(struct sql_conn *c, cfs_ino_t dir)
 	closed = sql_close_dir(c, dir);
 	if (closed <= 0)
 		return closed;
-	r = sql_row(c, SQL_has_entry, "i", dir);
-	sql_done(c, SQL_has_entry);
+	r = sql_has(c, SQL_has_entry, "i", dir);
 	return r;
 }
 

@@ -24,19 +24,11 @@ static bool wanted(struct check *a, enum cfs_damage damage)
 }
 
 /* 1: there is a row, 0 there is none. */
-static int has_row(struct sql_conn *c, enum sql_stmt_id id, cfs_ino_t ino)
-{
-	int r = sql_row(c, id, "i", ino);
-
-	sql_done(c, id);
-	return r;
-}
-
 static int has_detached(struct sql_conn *c, cfs_ino_t ino)
 {
 	int r = sql_has_column(c, "detached_node", "inode");
 
-	return r > 0 ? has_row(c, SQL_is_detached, ino) : r;
+	return r > 0 ? sql_has(c, SQL_is_detached, "i", ino) : r;
 }
 
 static int read_names(struct sql_conn *c, struct check *a)
@@ -90,9 +82,8 @@ static int put_stat(struct sql_conn *c, const struct check *a)
 
 static int make_stat(struct sql_conn *c, struct check *a)
 {
-	int r = sql_row(c, SQL_has_entries, "ii", a->ino, (int64_t)CFS_CHECK_ENTRIES);
+	int r = sql_has(c, SQL_has_entries, "ii", a->ino, (int64_t)CFS_CHECK_ENTRIES);
 
-	sql_done(c, SQL_has_entries);
 	if (r)
 		return r < 0 ? r : 0;
 	a->c.repaired |= CFS_CHECK_NO_STAT;
@@ -131,7 +122,7 @@ static int check_orphan(struct sql_conn *c, const struct cfs_ctx *ctx, struct ch
 	const struct cfs_engine_remove req = {.parent = 0};
 	const struct cfs_attr *attr = &a->c.attr;
 	struct cfs_removed gone = {.ino = a->ino};
-	int r = has_row(c, SQL_is_sustained, a->ino);
+	int r = sql_has(c, SQL_is_sustained, "i", a->ino);
 
 	if (r == 0)
 		r = has_detached(c, a->ino);
@@ -198,12 +189,12 @@ static int check_missing(struct sql_conn *c, const struct cfs_ctx *ctx, struct c
 			return make_directory(c, ctx, a);
 		return sql_exec(c, SQL_del_names, "i", a->ino);
 	}
-	r = has_row(c, SQL_has_entry, a->ino);
+	r = sql_has(c, SQL_has_entry, "i", a->ino);
 	if (r < 0)
 		return r;
 	if (r)
 		a->c.damage |= CFS_DAMAGE_LOST;
-	r = has_row(c, SQL_list_xattrs, a->ino);
+	r = sql_has(c, SQL_list_xattrs, "i", a->ino);
 	if (r > 0 && wanted(a, CFS_DAMAGE_XATTR))
 		r = sql_exec(c, SQL_del_xattrs, "i", a->ino);
 	if (r < 0)
@@ -213,7 +204,7 @@ static int check_missing(struct sql_conn *c, const struct cfs_ctx *ctx, struct c
 		return r;
 	length = ((uint64_t)sql_int(c, SQL_last_chunk, 0) + 1) << CFS_CHUNK_BITS;
 	sql_done(c, SQL_last_chunk);
-	r = has_row(c, SQL_get_delfile, a->ino);
+	r = sql_has(c, SQL_get_delfile, "i", a->ino);
 	if (r || !wanted(a, CFS_DAMAGE_DATA))
 		return r;
 	return sql_exec(c, SQL_put_delfile, "iii", a->ino, length, (int64_t)ctx->now.tv_sec);

@@ -264,6 +264,14 @@ static int row(struct sql_conn *c, enum sql_stmt_id id, const struct sql_param *
 	return r ? r : sql_next(c, id);
 }
 
+static int has(struct sql_conn *c, enum sql_stmt_id id, const struct sql_param *v, size_t n)
+{
+	int r = row(c, id, v, n);
+
+	sql_done(c, id);
+	return r;
+}
+
 static int load(struct sql_conn *c, enum sql_stmt_id id, const struct sql_param *v, size_t n)
 {
 	const struct sql_dialect *d = sql_dialect(c);
@@ -312,6 +320,7 @@ VARIADIC(post)
 VARIADIC(load)
 VARIADIC(query)
 VARIADIC(row)
+VARIADIC(has)
 #undef VARIADIC
 
 int sql_next(struct sql_conn *c, enum sql_stmt_id id)

@@ -101,6 +101,8 @@ int64_t sql_int(struct sql_conn *c, enum sql_stmt_id id, int col); /* NULL: 0 */
 const void *sql_blob(struct sql_conn *c, enum sql_stmt_id id, int col, size_t *ret_len);
 /* Queries one row. 1: it is the current row, and sql_done must follow; 0: no row; negative. */
 int sql_row(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
+/* 1: the query has a row; 0: none; negative. */
+int sql_has(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
 
 /*
  * Runs a write transaction on a connection of the pool: begin, fn, commit. A negative result of fn

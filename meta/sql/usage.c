@@ -67,7 +67,6 @@ int sql_mark_write(struct sql_conn *c, const char *mark)
 		sql_repeatable();
 	if (r)
 		return r < 0 ? r : 0;
-	r = sql_row(c, SQL_find_mark, "ib", sid, mark, len);
-	sql_done(c, SQL_find_mark);
+	r = sql_has(c, SQL_find_mark, "ib", sid, mark, len);
 	return r > 0 ? -EEXIST : r;
 }

@@ -95,31 +95,23 @@ static int detect_cluster(struct rds *r, struct rds_sock *s, cfs_deadline_t dead
 
 static int check_info(struct rds *r, struct rds_sock *s, cfs_deadline_t deadline, char err[256])
 {
-	static const char *const sections[] = {"server", "replication", "memory"};
 	redisReply *info = NULL;
-	size_t i;
-	int rc = 0;
+	int rc = rds_sock_ask(s, deadline, &info, "INFO", NULL);
 
-	for (i = 0; i < CFS_ARRAY_SIZE(sections) && !rc; i++) {
-		rc = rds_sock_ask(s, deadline, &info, "INFO", sections[i], NULL);
-		if (rc)
-			break;
-		if (info->type == REDIS_REPLY_ERROR && !strstr(info->str, "LOADING")) {
-			r->info_refused = true;
-			cfs_warn("the metadata server refuses INFO, whether it may evict keys or "
-				 "was restored stays unknown: url=%s answer=%.160s",
-				 r->target.where, info->str);
-			freeReplyObject(info);
-			break;
-		}
-		if (i == 0)
-			rc = check_version(r, info, err);
-		else if (i == 1 && !r->target.cluster)
-			rc = check_role(r, info, err);
-		else if (i == 2)
-			rc = check_eviction(r, info, err);
-		freeReplyObject(info);
+	if (rc)
+		return rc;
+	if (info->type == REDIS_REPLY_ERROR && !strstr(info->str, "LOADING")) {
+		r->info_refused = true;
+		cfs_warn("the metadata server refuses INFO, whether it may evict keys or was "
+			 "restored stays unknown: url=%s answer=%.160s",
+			 r->target.where, info->str);
 	}
+	rc = check_version(r, info, err);
+	if (!rc && !r->target.cluster)
+		rc = check_role(r, info, err);
+	if (!rc)
+		rc = check_eviction(r, info, err);
+	freeReplyObject(info);
 	return rc;
 }
 

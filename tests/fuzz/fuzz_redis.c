@@ -147,8 +147,8 @@ static void put_all(int fd, const char *p, size_t len)
 
 int __wrap_connect(int fd, const struct sockaddr *addr, socklen_t len)
 {
-	/* SELECT, CLUSTER INFO, the script of the first look, and INFO three times */
-	static const char well[] = "+OK\r\n$0\r\n\r\n:0\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n";
+	/* SELECT, CLUSTER INFO, the script of the first look, and INFO */
+	static const char well[] = "+OK\r\n$0\r\n\r\n:0\r\n$0\r\n\r\n";
 	char *text = NULL;
 	size_t size = 0;
 	int pair[2];

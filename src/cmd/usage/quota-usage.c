@@ -96,11 +96,6 @@ static int note(struct gaps *l, const struct cfs_quota *have, int64_t space, int
 	return gaps_add(l, &gap);
 }
 
-static bool asked_for(const struct gaps *last, enum cfs_quota_kind kind, uint64_t key)
-{
-	return !last || gaps_find(last, GAP_QUOTA, kind, key);
-}
-
 static int measure_dirs(struct admin *a, const struct quotas *l, const struct gaps *last,
 			struct gaps *ret)
 {
@@ -109,7 +104,8 @@ static int measure_dirs(struct admin *a, const struct quotas *l, const struct ga
 	int r = 0;
 
 	for (i = 0; i < l->n && r == 0; i++) {
-		if (l->v[i].kind != CFS_QUOTA_DIR || !asked_for(last, CFS_QUOTA_DIR, l->v[i].key))
+		if (l->v[i].kind != CFS_QUOTA_DIR ||
+		    (last && !gaps_find(last, GAP_QUOTA, CFS_QUOTA_DIR, l->v[i].key)))
 			continue;
 		r = measure(a, l->v[i].key, &w);
 		if (r == 0)

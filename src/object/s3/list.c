@@ -135,6 +135,28 @@ static int xml_finish(struct xml *x, const char *root)
 	return 0;
 }
 
+/* Makes a call whose answer is a document with that root. */
+static int call_for_xml(struct cfs_s3 *s, struct cfs_s3_call *call, const char *root,
+			element_fn element, void *arg, cfs_deadline_t deadline)
+{
+	struct xml *x = malloc(sizeof(*x));
+	struct cfs_s3_response resp;
+	int r = x ? xml_init(x, element, arg) : -ENOMEM;
+
+	if (r < 0) {
+		free(x);
+		return cfs_http_fail(false, r, "out of memory");
+	}
+	call->sink = xml_feed;
+	call->sink_arg = x;
+	r = cfs_s3_call(s, call, &resp, deadline);
+	if (r == 0 && xml_finish(x, root) < 0)
+		r = cfs_http_fail(true, -EPROTO, "the answer is broken");
+	XML_ParserFree(x->parser);
+	free(x);
+	return r;
+}
+
 /* ---- listing ---- */
 
 struct entry {
@@ -280,32 +302,13 @@ static char *list_query(const char *prefix, const char *after, const char *token
 
 static int read_page(struct cfs_s3 *s, const char *query, struct page *p, cfs_deadline_t deadline)
 {
-	struct cfs_s3_response resp;
-	struct xml *x = malloc(sizeof(*x));
-	struct cfs_s3_call call = {
-		.method = "GET",
-		.query = query,
-		.sink = xml_feed,
-		.sink_arg = x,
-	};
-	int r;
+	struct cfs_s3_call call = {.method = "GET", .query = query};
+	int r = call_for_xml(s, &call, "ListBucketResult", list_element, p, deadline);
 
-	if (!x)
-		return cfs_http_fail(false, -ENOMEM, "out of memory");
-	r = xml_init(x, list_element, p);
-	if (r == 0) {
-		r = cfs_s3_call(s, &call, &resp, deadline);
-		if (r == 0) {
-			r = xml_finish(x, "ListBucketResult");
-			if (r == 0)
-				r = check_page(p);
-			if (r < 0)
-				cfs_http_fail(true, r, "the listing is broken");
-		}
-		XML_ParserFree(x->parser);
-	}
-	free(x);
-	return r;
+	if (r < 0)
+		return r;
+	r = check_page(p);
+	return r < 0 ? cfs_http_fail(true, r, "the listing is broken") : 0;
 }
 
 static int deliver_page(const struct page *p, const char *after, cfs_object_list_fn fn, void *arg)
@@ -454,29 +457,15 @@ static int post_delete(struct cfs_s3 *s, const char *body, size_t len, struct re
 		       cfs_deadline_t deadline)
 {
 	struct iovec src = {.iov_base = (char *)body, .iov_len = len};
-	struct xml *x = malloc(sizeof(*x));
-	struct cfs_s3_response resp;
 	struct cfs_s3_call call = {
 		.method = "POST",
 		.query = "delete=",
 		.hash_body = true,
 		.src = &src,
 		.n_src = 1,
-		.sink = xml_feed,
-		.sink_arg = x,
 	};
-	int r;
+	int r = call_for_xml(s, &call, "DeleteResult", delete_element, m, deadline);
 
-	if (!x)
-		return cfs_http_fail(false, -ENOMEM, "out of memory");
-	r = xml_init(x, delete_element, m);
-	if (r == 0) {
-		r = cfs_s3_call(s, &call, &resp, deadline);
-		if (r == 0 && xml_finish(x, "DeleteResult") < 0)
-			r = cfs_http_fail(true, -EPROTO, "the answer is broken");
-		XML_ParserFree(x->parser);
-	}
-	free(x);
 	if (r == 0 && m->n_errors)
 		r = cfs_http_fail(m->retry, m->denied ? -EACCES : -EIO, "%u not removed, %s",
 				  m->n_errors, m->first);

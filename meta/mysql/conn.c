@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/text/resolve.h"
 #include "mysql-internal.h"
 
 #define CONNECT_TIMEOUT_S 5
@@ -404,10 +405,10 @@ static int open_at(const struct mysql_db *db, const char *host, unsigned connect
 static int open_any(const struct mysql_db *db, MYSQL **ret, char err[256])
 {
 	cfs_deadline_t deadline = cfs_deadline_in(CONNECT_TIMEOUT_S * 1000);
-	struct addrinfo *list, *i;
+	struct cfs_addresses list;
 	char host[NI_MAXHOST];
-	unsigned left;
-	int r = sql_resolve(db->host, &list, &left, err);
+	unsigned i;
+	int r = cfs_resolve(db->host, db->port, deadline, &list, err);
 
 	if (r)
 		return r;
@@ -415,14 +416,13 @@ static int open_any(const struct mysql_db *db, MYSQL **ret, char err[256])
 	/*
 	 * Each address gets an equal share of the time, so that a silent one does not use it all.
 	 */
-	for (i = list; i && r == -ENOTCONN; i = i->ai_next, left--) {
-		uint64_t share_s = cfs_deadline_left_ms(deadline) / left / 1000;
+	for (i = 0; i < list.n && r == -ENOTCONN; i++) {
+		uint64_t share_s = cfs_deadline_left_ms(deadline) / (list.n - i) / 1000;
 
-		if (!getnameinfo(i->ai_addr, i->ai_addrlen, host, sizeof(host), NULL, 0,
-				 NI_NUMERICHOST))
+		if (!getnameinfo((struct sockaddr *)&list.at[i].addr, list.at[i].len, host,
+				 sizeof(host), NULL, 0, NI_NUMERICHOST))
 			r = open_at(db, host, (unsigned)CFS_MAX(share_s, 1), ret, err);
 	}
-	freeaddrinfo(list);
 	return r;
 }
 
@@ -432,11 +432,16 @@ static int open_any(const struct mysql_db *db, MYSQL **ret, char err[256])
  */
 static int open_handle(const struct mysql_db *db, MYSQL **ret, char err[256])
 {
-	if (db->socket)
+	struct cfs_addresses list;
+	int r;
+
+	if (db->socket || !strcmp(db->host, "localhost"))
 		return open_at(db, "localhost", CONNECT_TIMEOUT_S, ret, err);
-	if (!strcmp(db->host, "localhost") || db->tls == MYSQL_TLS_VERIFIED)
-		return open_at(db, db->host, CONNECT_TIMEOUT_S, ret, err);
-	return open_any(db, ret, err);
+	if (db->tls != MYSQL_TLS_VERIFIED)
+		return open_any(db, ret, err);
+	/* The library looks the name up without a deadline. */
+	r = cfs_resolve(db->host, db->port, cfs_deadline_in(CONNECT_TIMEOUT_S * 1000), &list, err);
+	return r ? r : open_at(db, db->host, CONNECT_TIMEOUT_S, ret, err);
 }
 
 /*

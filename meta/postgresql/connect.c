@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From the META-URL to a connection (volume-format section 1). */
 #include <errno.h>
-#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/text/resolve.h"
 #include "meta/postgresql/pg-internal.h"
 
 #define CONNECT_TIMEOUT_S     10
@@ -258,21 +258,20 @@ static const char *value_of(const struct pg_db *db, const char *keyword)
 static int count_addresses(const struct pg_db *db, unsigned *ret, char err[256])
 {
 	cfs_auto_free char *hosts = strdup(value_of(db, "host") ?: "");
-	unsigned total = 0, n, failed = 0;
+	cfs_deadline_t deadline = cfs_deadline_in(CONNECT_TIMEOUT_S * 1000);
+	unsigned total = 0, failed = 0;
 	char *host, *rest = NULL;
-	struct addrinfo *list;
+	struct cfs_addresses list;
 
 	if (!hosts)
 		return -ENOMEM;
 	for (host = strtok_r(hosts, ",", &rest); host; host = strtok_r(NULL, ",", &rest)) {
 		if (*host == '/' || *host == '@')
 			total++;
-		else if (sql_resolve(host, &list, &n, err))
+		else if (cfs_resolve(host, 0, deadline, &list, err))
 			failed++;
-		else {
-			total += n;
-			freeaddrinfo(list);
-		}
+		else
+			total += list.n;
 	}
 	*ret = CFS_MAX(total, 1u);
 	return failed && !total ? -ENOTCONN : 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
-#include <netdb.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/text/resolve.h"
 #include "meta/redis/redis-internal.h"
 #include "meta/redis/tls.h"
 
@@ -209,30 +210,25 @@ static int connect_to(const struct sockaddr *addr, socklen_t len, cfs_deadline_t
 static int connect_tcp(const struct rds_addr *a, cfs_deadline_t deadline, int *ret_fd,
 		       char err[256])
 {
-	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
-	struct addrinfo *list, *i;
-	unsigned left = 0;
-	char port[16];
-	int r;
+	struct cfs_addresses list;
+	unsigned i;
+	int r = cfs_resolve(a->host, a->port, deadline, &list, err);
 
-	snprintf(port, sizeof(port), "%u", a->port);
-	r = getaddrinfo(a->host, port, &hints, &list);
 	if (r)
-		return cfs_fail(err, -ENOTCONN, "cannot resolve %.150s, the Redis server: %s",
-				a->host, gai_strerror(r));
+		return r;
 	r = -EADDRNOTAVAIL;
-	for (i = list; i; i = i->ai_next)
-		left++;
 	/*
 	 * Each address gets an equal share of the time, so that a silent one does not use it all.
 	 */
-	for (i = list; i && r; i = i->ai_next, left--)
-		r = connect_to(i->ai_addr, i->ai_addrlen,
-			       cfs_deadline_in(cfs_deadline_left_ms(deadline) / left), ret_fd);
-	freeaddrinfo(list);
+	for (i = 0; i < list.n && r; i++)
+		r = connect_to((struct sockaddr *)&list.at[i].addr, list.at[i].len,
+			       cfs_deadline_in(cfs_deadline_left_ms(deadline) / (list.n - i)),
+			       ret_fd);
 	if (r)
-		snprintf(err, 256, "cannot connect to Redis at %.150s:%u: %s", a->host, a->port,
-			 strerror(-r));
+		snprintf(err, 256,
+			 strchr(a->host, ':') ? "cannot connect to Redis at [%.150s]:%u: %s"
+					      : "cannot connect to Redis at %.150s:%u: %s",
+			 a->host, a->port, strerror(-r));
 	return r ? -ENOTCONN : 0;
 }
 

@@ -8,7 +8,6 @@
  * gets the next connection directly, so that the wait is bounded.
  */
 #include <errno.h>
-#include <netdb.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,20 +143,6 @@ void sql_db_deinit(struct sql_db *db)
 }
 
 /* ---- connecting ---- */
-
-int sql_resolve(const char *host, struct addrinfo **ret, unsigned *ret_n, char err[256])
-{
-	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-	const struct addrinfo *i;
-	int r = getaddrinfo(host, NULL, &hints, ret);
-
-	if (r)
-		return cfs_fail(err, -ENOTCONN, "cannot resolve %.150s: %s", host, gai_strerror(r));
-	*ret_n = 0;
-	for (i = *ret; i; i = i->ai_next)
-		++*ret_n;
-	return 0;
-}
 
 static int connect_to(struct sql_db *db, bool writer, struct sql_conn **ret, char err[256])
 {

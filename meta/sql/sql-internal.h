@@ -149,13 +149,6 @@ bool sql_probe_known(void);
 /* Runs the commit probe. 1: committed, 0: not committed, or repeatable; -EIO: not known. */
 int sql_probe_ask(struct sql_conn *c);
 
-/*
- * The addresses of a host, at least one; *ret is freed with freeaddrinfo(). Client libraries give
- * their connect timeout to each address, so engines divide it. 0, or -ENOTCONN with a message.
- */
-struct addrinfo;
-int sql_resolve(const char *host, struct addrinfo **ret, unsigned *ret_n, char err[256]);
-
 /* True for statements in which a duplicate key means a race: the transaction is retried. */
 bool sql_is_race(int id);
 /* Expands the words in braces of a statement; malloc'ed, NULL without memory. */

@@ -3,11 +3,13 @@
  * Preloaded. The first FORKS_FAIL forks of the thread of the name FORKS_THREAD fail, as without memory. Call number
  * SOCKETPAIR_FAILS of socketpair(2) fails, as without descriptors. With KILLED_AFTER_WRITE the process is killed after its
  * first write(2) to a file. STEPS is a directory: the process is killed before an answer of N bytes to the kernel, once, if
- * it has a file kill-N; and it stops after its Nth FUSE_NOTIFY_RESEND, once, if it has a file resent-N.
+ * it has a file kill-N; and it stops after its Nth FUSE_NOTIFY_RESEND, once, if it has a file resent-N. The host db.test is
+ * 127.0.0.1, which is not told while the file RESOLVER_HANGS exists.
  */
 #include <dlfcn.h>
 #include <errno.h>
 #include <linux/fuse.h>
+#include <netdb.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -87,4 +89,20 @@ ssize_t writev(int fd, const struct iovec *iov, int n)
 	if (out.len == sizeof(out) && !out.unique && out.error == NOTIFY_RESEND)
 		step("resent", atomic_fetch_add(&resent, 1) + 1, SIGSTOP);
 	return r;
+}
+
+int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints,
+		struct addrinfo **ret)
+{
+	int (*next)(const char *, const char *, const struct addrinfo *, struct addrinfo **) =
+		(int (*)(const char *, const char *, const struct addrinfo *,
+			 struct addrinfo **))dlsym(RTLD_NEXT, "getaddrinfo");
+	const char *hangs = getenv("RESOLVER_HANGS");
+
+	if (!hangs || !host || strcmp(host, "db.test") ||
+	    (hints && hints->ai_flags & AI_NUMERICHOST))
+		return next(host, port, hints, ret);
+	while (access(hangs, F_OK) == 0)
+		usleep(10000);
+	return next("127.0.0.1", port, hints, ret);
 }

@@ -12,9 +12,9 @@ import time
 import pytest
 
 import servers
-from cachefs import BIN, need_engine, wait_until, wrong_clock
+from cachefs import BIN, SLOW, Volume, need_engine, wait_until, wrong_clock
 from mysqlproxy import WAYS, MysqlProxy
-from syscalls import fails
+from syscalls import fails, write
 
 SUITE = pathlib.Path(os.environ.get("CACHEFS_BUILD") or BIN.parents[1]) / "tests/unit/conformance"
 
@@ -160,6 +160,41 @@ def test_directory_times_survive_an_outage(ws, engine):
     wait_until(lambda: "cannot store the times of directories" in mnt.log(), 30)
     server.start()
     wait_until(lambda: mtime(other / "d") == seen, 30)
+
+
+@pytest.mark.deadline(180)
+@pytest.mark.parametrize("engine", sorted(PRIVATE))
+def test_a_resolver_that_does_not_answer(ws, engine):
+    """Requests end with EIO after io-timeout as in any outage, and go on when names have addresses again."""
+    need_engine(engine)
+    server = servers.started(ws, PRIVATE[engine]())
+    url = server.url("0") if engine == "redis" else server.database().url
+    hangs = ws.path("resolver-hangs")
+    env = {"LD_PRELOAD": str(BIN.parents[1] / "tests/system/libfailing.so"), "RESOLVER_HANGS": str(hangs)}
+    env["ASAN_OPTIONS"] = ws.env()["ASAN_OPTIONS"] + ":verify_asan_link_order=0"
+    vol = Volume(ws, url=url)
+    vol.check_options = None
+    vol.url = url.replace("127.0.0.1", "db.test")
+    mnt = vol.mount("io-timeout=4s,attr-cache=0,entry-cache=0,dir-entry-cache=0", env=env)
+    mnt.allow(".")
+    write(mnt / "f", b"x")
+    write(hangs, b"")
+    server.kill9()
+    server.start()
+    for _ in range(3):
+        begun = time.monotonic()
+        with fails("EIO"):
+            os.stat(mnt / "f")
+        assert time.monotonic() - begun < 12 * SLOW
+    os.unlink(hangs)
+
+    def answers():
+        try:
+            return os.stat(mnt / "f").st_size == 1
+        except OSError:
+            return False
+
+    wait_until(answers, 30)
 
 
 def test_directory_times_move_after_they_were_set_back(ws, database):

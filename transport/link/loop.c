@@ -21,7 +21,8 @@
 
 /*
  * Called with the lock held: without it, the loop could see the reason, end and be freed before the
- * write. Writing to an eventfd does not wait.
+ * write. Writing to an eventfd does not wait. A thread that is awake looks at `woken` before it
+ * waits.
  */
 static void wake(struct cfs_loop *loop)
 {
@@ -31,6 +32,8 @@ static void wake(struct cfs_loop *loop)
 	if (loop->woken)
 		return;
 	loop->woken = true;
+	if (atomic_load(&loop->awake_ms) > 0)
+		return;
 	do
 		r = write(loop->wake_fd, &one, sizeof(one));
 	while (r < 0 && errno == EINTR);
@@ -157,6 +160,12 @@ static void wait_for_more(struct cfs_loop *loop, uint64_t timeout_ms)
 	struct io_uring_cqe *cqe;
 	int r;
 
+	pthread_mutex_lock(&loop->lock);
+	if (loop->woken)
+		timeout_ms = 0;
+	if (timeout_ms > 0)
+		atomic_store(&loop->awake_ms, 0);
+	pthread_mutex_unlock(&loop->lock);
 	if (timeout_ms == 0)
 		r = io_uring_submit_and_get_events(&loop->ring);
 	else
@@ -218,6 +227,7 @@ static void loop_rounds(struct cfs_loop *loop)
 			timeout_ms = 0;
 		wait_for_more(loop, timeout_ms);
 		update_clock(loop, timeout_ms);
+		atomic_store(&loop->awake_ms, loop->now_ms);
 		if (atomic_load_explicit(&loop->idle, memory_order_relaxed)) {
 			atomic_store(&loop->idle, 0);
 			tick_at_ms = 0;

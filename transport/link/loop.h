@@ -31,11 +31,12 @@ struct cfs_work {
 struct cfs_loop {
 	struct io_uring ring;
 	pthread_t thread;
-	uint8_t *scratch;	  /* CFS_LOOP_SCRATCH bytes that stay in the CPU's cache */
-	uint64_t now_ms;	  /* when it last began a round, or had waited */
-	_Atomic uint64_t late_ms; /* sum of the times for which the thread was kept from running */
-	_Atomic int idle;	  /* ticks are rare, so a new operation must wake the loop */
-	_Atomic unsigned touched; /* counts started operations */
+	uint8_t *scratch;	   /* CFS_LOOP_SCRATCH bytes that stay in the CPU's cache */
+	uint64_t now_ms;	   /* when it last began a round, or had waited */
+	_Atomic uint64_t awake_ms; /* when its round began; 0: it waits. Set to 0 under the lock */
+	_Atomic uint64_t late_ms;  /* sum of the times for which the thread was kept from running */
+	_Atomic int idle;	   /* ticks are rare, so a new operation must wake the loop */
+	_Atomic unsigned touched;  /* counts started operations */
 	uint64_t busy_until_ms;
 	unsigned ops;  /* under way in the ring */
 	unsigned held; /* operations outside the ring that keep the thread running */
@@ -66,6 +67,7 @@ struct cfs_loop {
 };
 
 #define CFS_LOOP_TICK_MS 20
+#define CFS_LOOP_SOON_MS 1
 
 /* The caller has set tick, flush, has_more and arg; all else is 0. -ENOSYS, -EPERM: no io_uring here. */
 int cfs_loop_start(struct cfs_loop *loop);
@@ -106,6 +108,17 @@ static inline bool cfs_loop_is_self(struct cfs_loop *loop)
  */
 bool cfs_loop_call_begin(struct cfs_loop *loop);
 void cfs_loop_call_end(struct cfs_loop *loop);
+
+/*
+ * The thread has just begun a round: what is queued for it is done soon, and without a wake-up.
+ * Any thread.
+ */
+static inline bool cfs_loop_is_awake(const struct cfs_loop *loop)
+{
+	uint64_t since_ms = atomic_load_explicit(&loop->awake_ms, memory_order_relaxed);
+
+	return since_ms > 0 && cfs_now_ms() - since_ms <= CFS_LOOP_SOON_MS;
+}
 
 /* These are for the loop's thread. Never NULL: a request, whose completion calls op->fn (NULL: none). */
 struct io_uring_sqe *cfs_loop_sqe(struct cfs_loop *loop, struct cfs_op *op);

@@ -24,6 +24,8 @@
 #define OUT_KEEP  (8u << 10) /* while idle */
 /* Payloads from this size on are received in place; below, together with their neighbours. */
 #define DIRECT_MIN (16u << 10)
+/* With so many requests under way, several are sent together. */
+#define BATCH_MIN 4
 /* Large payloads are received and checked in pieces that stay in the CPU's cache. */
 #define PIECE	   (256u << 10)
 #define EXPECT_MAX (512u << 10)
@@ -254,6 +256,16 @@ static void send_batches(struct cfs_stream *s)
 	}
 }
 
+/*
+ * True: the loop sends what is queued at the end of its round, with all that is queued until then. Large
+ * answers make its rounds long.
+ */
+static bool loop_sends(const struct cfs_stream *s)
+{
+	return s->client.inflight >= BATCH_MIN && s->n_small == s->client.inflight &&
+	       cfs_loop_is_awake(&s->c.t->loop);
+}
+
 static void send_queued(struct cfs_client *c)
 {
 	struct cfs_stream *s = of_client(c);
@@ -263,6 +275,10 @@ static void send_queued(struct cfs_client *c)
 	/* The loop sends the batch at the end of its round. */
 	if (cfs_loop_is_self(&s->c.t->loop)) {
 		cfs_conn_again(&s->c, false, true);
+		return;
+	}
+	if (loop_sends(s)) {
+		cfs_loop_run(&s->c.t->loop, &c->peer->work);
 		return;
 	}
 	s->sending = true;
@@ -710,13 +726,15 @@ static const struct cfs_conn_ops conn_ops = {
 	.free = conn_free,
 };
 
-/* On the loop, after flush_by_loop(). */
+/* On the loop, after flush_by_loop(), or after a thread has left a request to it. */
 static void service(struct cfs_client *c)
 {
 	struct cfs_stream *s = of_client(c);
 
 	if (s->blocked)
 		cfs_conn_want_out(&s->c);
+	else
+		send_queued(c);
 }
 
 static void close_conn(struct cfs_client *c, int err)

@@ -120,10 +120,11 @@ void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr, uint64_t 
 /*
  * Reads up to `size` bytes at off, cut at the file's length, as pinned pieces (holes are pieces
  * without page). *ret must be initialised; on error it is empty. `stream` identifies the handle,
- * for read-ahead; any number that is stable per handle.
+ * for read-ahead; any number that is stable per handle. async (may be NULL): -EINPROGRESS when the
+ * read was started and ends by it (cachefs/async.h); async->len is set. f may be closed by then.
  */
 int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream, uint64_t off,
-		  uint32_t size, struct cfs_segs *ret);
+		  uint32_t size, struct cfs_async *async, struct cfs_segs *ret);
 /* The handle is closed: its read sessions and their read-ahead end. */
 void cfs_file_end_stream(struct cfs_file *f, uint64_t stream);
 

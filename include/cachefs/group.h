@@ -22,6 +22,7 @@
 #ifndef CFS_GROUP_H
 #define CFS_GROUP_H
 
+#include <cachefs/async.h>
 #include <cachefs/transport.h>
 
 #include "base/hedge.h"
@@ -120,6 +121,13 @@ ssize_t cfs_group_read(struct cfs_group *g, const struct cfs_peer_block *b, uint
 		       uint32_t len, const struct iovec *dst, int n_dst, bool nowait,
 		       struct cfs_hedge *hedge, cfs_deadline_t deadline);
 /*
+ * Starts a read of a->len bytes that no thread waits for (cachefs/async.h), when this is of use:
+ * several requests are under way to the owner, and its last answers came soon. 0: started; -EAGAIN:
+ * the caller calls cfs_group_read(). Never waits.
+ */
+int cfs_group_start(struct cfs_group *g, const struct cfs_peer_block *b, uint32_t off,
+		    struct cfs_async *a);
+/*
  * Best effort: to the owners, and CFS_PEER_FORGET also to members that may have cached it earlier.
  */
 void cfs_group_hint(struct cfs_group *g, const struct cfs_peer_block *b, enum cfs_peer_hint hint);
@@ -162,6 +170,7 @@ struct cfs_group_stats {
 	uint64_t misses;		       /* that the owner did not give */
 	uint64_t previous_hits;		       /* of hits: from the previous owner */
 	uint64_t fallbacks;		       /* of misses: because of an error or a deadline */
+	uint64_t async, async_repeats;	       /* reads that no thread waited for; that failed */
 	uint64_t hedges, hedge_wins;	       /* wins: of hedges, and neither hits nor misses */
 	uint64_t heartbeats, heartbeat_errors; /* of the registry */
 	struct cfs_peer_stats asked, served;

@@ -12,6 +12,7 @@
 #ifndef CFS_STORE_H
 #define CFS_STORE_H
 
+#include <cachefs/async.h>
 #include <cachefs/object.h>
 #include <cachefs/transport.h>
 #include <stdbool.h>
@@ -143,10 +144,13 @@ enum cfs_source {
 	CFS_SOURCE_RANGE,  /* a peer gave just the range; nothing keeps it */
 };
 
-/* As cfs_store_read(). */
+/*
+ * As cfs_store_read(). async (may be NULL): -EINPROGRESS when the read was started and ends by it
+ * (cachefs/async.h), as CFS_SOURCE_RANGE.
+ */
 int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    struct cfs_pattern pattern, cfs_deadline_t deadline, struct cfs_segs *ret,
-		    enum cfs_source *ret_source);
+		    struct cfs_pattern pattern, cfs_deadline_t deadline, struct cfs_async *async,
+		    struct cfs_segs *ret, enum cfs_source *ret_source);
 /*
  * Starts the fetch that cfs_store_fetch() of the range would wait for, if it is one from beyond
  * this machine. Never waits. True: it is under way. owner: as below.
@@ -276,6 +280,11 @@ struct cfs_tier_ops {
 	ssize_t (*get_hedged)(void *tier, const struct cfs_block *b, uint32_t off,
 			      const struct iovec *dst, int n_dst, struct cfs_hedge *hedge,
 			      cfs_deadline_t deadline);
+	/*
+	 * Starts a get of a->len bytes that no thread waits for (cachefs/async.h). 0: started;
+	 * -EAGAIN: the caller uses get. Never waits. Optional.
+	 */
+	int (*start)(void *tier, const struct cfs_block *b, uint32_t off, struct cfs_async *a);
 	/* Starts to bring a range nearer without using memory of the pool (readahead). Optional. */
 	void (*ahead)(void *tier, const struct cfs_block *b, uint32_t off, uint32_t len);
 	/* A get of this block timed out; its worker thread is abandoned. Optional. */

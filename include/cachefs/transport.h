@@ -253,6 +253,11 @@ struct cfs_peer_get {
 	 */
 	uint64_t patience_ms;
 	cfs_deadline_t limit;
+	/*
+	 * The caller asks again, with more time, if there is no answer by the deadline. That says
+	 * nothing about the peer, and ends with -ECANCELED.
+	 */
+	bool brief;
 	bool waits; /* the thread that starts it calls cfs_peer_receive() next */
 	/*
 	 * Called once, on the transport's thread, or with `waits` in cfs_peer_receive(). Must not
@@ -300,6 +305,11 @@ ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32
 		      cfs_deadline_t deadline);
 /* False: the circuit breaker is open, and cfs_peer_start() fails at once. */
 bool cfs_peer_is_in_use(const struct cfs_peer *p);
+/*
+ * So many requests are under way to it that the transport's thread receives their answers, not the
+ * threads that wait for them. False where these may poll for reads by RDMA.
+ */
+bool cfs_peer_is_busy(const struct cfs_peer *p);
 /* True when the peer has sent an answer or a progress message since then. */
 bool cfs_peer_heard(struct cfs_peer *p, uint64_t since_ms);
 /* Block bytes received from it so far, those of incomplete answers included. */

@@ -231,7 +231,7 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 			int flags, struct cfs_vfs_entry *ret, struct cfs_vfs_open *ret_open);
 /* As cfs_file_read: *ret must be initialised. */
 int cfs_vfs_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
-		 uint32_t size, struct cfs_segs *ret);
+		 uint32_t size, struct cfs_async *async, struct cfs_segs *ret);
 /* append: off is ignored, *ret_off is where the bytes went. All bytes are taken, or none. */
 int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
 		  bool append, const struct iovec *src, int n_src, uint64_t *ret_off);

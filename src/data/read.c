@@ -141,8 +141,9 @@ struct reader {
 	uint64_t at; /* in the file */
 	struct cfs_forecast forecast;
 	const struct cfs_ctx *ctx;
-	unsigned block;	  /* number of the next stored block of the plan */
-	uint64_t started; /* bits: blocks whose fetch start_others() has started */
+	unsigned block;		 /* number of the next stored block of the plan */
+	uint64_t started;	 /* bits: blocks whose fetch start_others() has started */
+	struct cfs_async *async; /* for a read of one part; NULL: the thread waits */
 };
 
 /* A random read has its bytes: the rest of the block may be worth fetching. */
@@ -208,6 +209,25 @@ static void start_others(struct reader *rd, const struct plan *p)
 	}
 }
 
+/* The reader's own structure is kept after what the read has to note. */
+struct noted_async {
+	struct cfs_async base; /* first */
+	const struct reader *rd;
+	const struct cfs_block *block;
+	uint32_t in;
+};
+
+static struct cfs_async *keep(struct cfs_async *a)
+{
+	const struct noted_async *n = (const struct noted_async *)a;
+	struct cfs_async *outer = n->rd->async;
+
+	note_random(n->rd, n->block, n->in, a->len, CFS_SOURCE_RANGE);
+	outer->page = a->page;
+	outer->len = a->len;
+	return outer->keep(outer);
+}
+
 static int read_blocks(struct reader *rd, const struct part *part, struct cfs_segs *ret)
 {
 	struct cfs_data *d = rd->file->data;
@@ -219,10 +239,12 @@ static int read_blocks(struct reader *rd, const struct part *part, struct cfs_se
 	while (off < end) {
 		struct cfs_block b = cfs_block_of(part->slice, part->size, off / block, block);
 		uint32_t in = off % block, n = CFS_MIN(end - off, b.len - in);
+		struct noted_async async = {.base.keep = keep, .rd = rd, .block = &b, .in = in};
+		bool may = rd->async && n == part->len;
 
 		pattern.likely = likely_part(rd, &b, in, rd->at + (off - part->off));
-		r = cfs_store_fetch(d->conf.store, &b, in, n, pattern, rd->ctx->deadline, ret,
-				    &source);
+		r = cfs_store_fetch(d->conf.store, &b, in, n, pattern, rd->ctx->deadline,
+				    may ? &async.base : NULL, ret, &source);
 		if (r < 0)
 			return r;
 		if (rd->block < STARTED_MAX && (rd->started >> rd->block & 1) &&
@@ -363,7 +385,7 @@ static void drop_list(struct cfs_file *f, uint32_t indx)
 }
 
 int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream, uint64_t off,
-		  uint32_t size, struct cfs_segs *ret)
+		  uint32_t size, struct cfs_async *async, struct cfs_segs *ret)
 {
 	struct reader rd = {.file = f, .stream = stream, .ctx = ctx};
 	uint64_t at = off, end = off + size, slice = 0, missing = 0;
@@ -404,6 +426,7 @@ int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream
 			prefetch(&rd);
 		rd.forecast.off = rd.forecast.end;
 		rd.at = at;
+		rd.async = plan.n == 1 && plan.len == end - off ? async : NULL;
 		start_others(&rd, &plan);
 		r = plan_run(&rd, &plan, ret, &slice);
 		if (r == 0) {

@@ -137,8 +137,7 @@ static void wait_for_slot(struct cfs_fuse *f)
 	pthread_cond_destroy(&w.got);
 }
 
-/* Copies the request with its data and groups, which are in the receiving thread's memory. */
-static struct blocking *copy_blocking(const struct blocking *what)
+struct blocking *blocking_copy(const struct blocking *what)
 {
 	size_t groups_bytes = what->call.ctx.n_groups * sizeof(gid_t);
 	struct blocking *b = malloc(sizeof(*b) + groups_bytes + what->size);
@@ -163,6 +162,17 @@ static struct blocking *copy_blocking(const struct blocking *what)
 	return b;
 }
 
+bool blocking_enqueue(struct blocking *b)
+{
+	struct call *c = &b->call;
+
+	b->shown = cfs_activity_queue(c->op, c->ino, c->ctx.pid, c->start_ns / 1000000, queue_name);
+	if (admission_queue(c->fuse, &b->queued))
+		return true;
+	cfs_activity_dequeue(b->shown);
+	return false;
+}
+
 void blocking_queue(struct blocking *b)
 {
 	struct cfs_fuse *f = b->call.fuse;
@@ -174,18 +184,15 @@ void blocking_queue(struct blocking *b)
 		admission_release(f);
 		return;
 	}
-	copy = copy_blocking(b);
+	copy = blocking_copy(b);
 	if (!copy) { /* no memory to queue it: it waits on this thread */
 		b->apply(b);
 		return;
 	}
 	/* Once queued, the request may be taken by another thread. */
 	call_leave();
-	copy->shown = cfs_activity_queue(copy->call.op, copy->call.ino, copy->call.ctx.pid,
-					 copy->call.start_ns / 1000000, queue_name);
-	if (admission_queue(f, &copy->queued))
+	if (blocking_enqueue(copy))
 		return;
-	cfs_activity_dequeue(copy->shown);
 	free(copy);
 	call_take(&b->call);
 	b->apply(b);

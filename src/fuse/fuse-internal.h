@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
+#include "base/workers.h"
 #include "channel.h"
 #include "device.h"
 #include "ring.h"
@@ -96,6 +97,13 @@ struct cfs_fuse {
 		unsigned taken, max;
 		size_t bytes, bytes_max; /* memory of the queued requests */
 	} admission;
+
+	struct {
+		pthread_mutex_t lock; /* protects n; a leaf */
+		pthread_cond_t none;  /* n is 0 */
+		unsigned n;	      /* reads that no thread waits for */
+		struct cfs_workers *workers;
+	} async;
 };
 
 #define CALL_ARGS 600 /* two names and some numbers */
@@ -166,7 +174,9 @@ struct blocking {
 	fuse_ino_t ino;
 	uint64_t fh, off;
 	size_t size;
-	uint32_t want; /* bytes to be read */
+	uint32_t want;		/* bytes to be read */
+	struct cfs_async async; /* async.c */
+	struct cfs_job job;	/* the same */
 	bool append, drops_set_id;
 	uint64_t owner;
 	struct iovec iov[BLOCKING_IOV];
@@ -192,6 +202,19 @@ struct blocking {
 void blocking_run(struct blocking *b, bool may_wait);
 /* For a caller that found no free slot. A request of the ring waits for one on its own thread. */
 void blocking_queue(struct blocking *b);
+
+/* A copy, with its data and groups, which are in the receiving thread's memory. NULL: no memory. */
+struct blocking *blocking_copy(const struct blocking *what);
+/* Queues such a copy. False: the caller has got a slot instead. Does not wait. */
+bool blocking_enqueue(struct blocking *copy);
+
+/* async.c; after admission_init() */
+int async_init(struct cfs_fuse *f);
+void async_fini(struct cfs_fuse *f);
+/* Waits until every read that no thread waited for is answered or dropped. */
+void async_drain(struct cfs_fuse *f);
+/* The keep function of a read's blocking.async. Not for requests of a ring. */
+struct cfs_async *async_keep(struct cfs_async *a);
 
 /* reply.c; every request is answered exactly once. r: 0 or a negative errno. */
 void reply_status(struct call *c, int r);
@@ -291,6 +314,11 @@ void killable_stop(struct cfs_fuse *f);
 struct killable *killable_begin(struct cfs_fuse *f, const struct cfs_request *rq);
 /* r may be NULL. ino: the inode that the request may have changed; 0: none. */
 void killable_end(struct cfs_fuse *f, struct killable *r, uint64_t ino);
+/*
+ * On a thread that must not wait: ends it. False: it was answered, or may be at any moment, so that
+ * killable_end() must follow on another thread. r may be NULL.
+ */
+bool killable_leave(struct killable *r);
 /* Between the two: the caller was killed, and has its answer. r may be NULL. */
 bool killable_was_answered(const struct killable *r);
 /*

@@ -159,12 +159,18 @@ static void unpin(struct cfs_fuse *f, const uint64_t fh[KILLABLE_HANDLES],
 			cfs_vfs_unpin(f->vfs, fh[i]);
 }
 
-void killable_end(struct cfs_fuse *f, struct killable *r, uint64_t ino)
+bool killable_leave(struct killable *r)
 {
 	unsigned runs = KILLABLE_RUNNING;
+
+	return !r || atomic_compare_exchange_strong(&r->state, &runs, KILLABLE_FREE);
+}
+
+void killable_end(struct cfs_fuse *f, struct killable *r, uint64_t ino)
+{
 	bool early;
 
-	if (!r || atomic_compare_exchange_strong(&r->state, &runs, KILLABLE_FREE))
+	if (killable_leave(r))
 		return;
 	/* killed.looker is examining the request, or has answered it. */
 	pthread_mutex_lock(&f->killed.lock);

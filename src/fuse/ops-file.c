@@ -80,12 +80,13 @@ static bool is_abandoned(void *arg)
 	       cfs_fuse_has_ended(c->fuse->device.fd);
 }
 
-static int read_file(struct call *c, uint64_t fh, uint64_t off, uint32_t size, struct cfs_segs *ret)
+static int read_file(struct blocking *b, struct cfs_async *async, struct cfs_segs *ret)
 {
+	struct call *c = &b->call;
 	int r;
 
 	cfs_abandoned_hook(is_abandoned, c);
-	r = cfs_vfs_read(c->vfs, &c->ctx, fh, off, size, ret);
+	r = cfs_vfs_read(c->vfs, &c->ctx, b->fh, b->off, b->want, async, ret);
 	cfs_abandoned_hook(NULL, NULL);
 	return r;
 }
@@ -109,39 +110,43 @@ static void apply_read(struct blocking *b)
 
 	cfs_segs_init(&segs);
 	cfs_set_repeated(true);
-	r = read_file(c, b->fh, b->off, b->want, &segs);
+	r = read_file(b, NULL, &segs);
 	cfs_set_repeated(false);
 	reply_read(c, r, &segs);
 }
 
 void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
+	struct blocking b = {
+		.apply = apply_read,
+		.fh = fi->fh,
+		.off = (uint64_t)off,
+		.want = (uint32_t)size,
+		.async.keep = async_keep,
+	};
+	struct call *c = &b.call;
 	struct read_slot slot = {0};
 	struct cfs_segs segs;
-	struct call c;
 	int r;
 
-	call_begin(&c, req, "read");
-	call_args(&c, "%" PRIu64 ",%zu,%lld,%#" PRIx64, ino, size, (long long)off, fi->fh);
+	call_begin(c, req, "read");
+	call_args(c, "%" PRIu64 ",%zu,%lld,%#" PRIx64, ino, size, (long long)off, fi->fh);
 	/* Reads of .accesslog are not logged: they would feed themselves. */
 	if (ino >= CFS_SPECIAL_INO && ino < CFS_SPECIAL_INO_END)
-		c.logged = false;
+		c->logged = false;
 	cfs_segs_init(&segs);
-	slot.fuse = c.fuse;
+	slot.fuse = c->fuse;
 	cfs_would_block_hook(take_read_slot, &slot);
-	r = read_file(&c, fi->fh, (uint64_t)off, (uint32_t)size, &segs);
+	r = read_file(&b, c->id.entry ? NULL : &b.async, &segs);
 	cfs_would_block_hook(NULL, NULL);
 	if (r == -EBUSY && slot.refused) {
-		blocking_queue(&(struct blocking){
-			.call = c,
-			.apply = apply_read,
-			.fh = fi->fh,
-			.off = (uint64_t)off,
-			.want = (uint32_t)size,
-		});
+		blocking_queue(&b);
 		return;
 	}
-	reply_read(&c, r, &segs);
+	if (r == -EINPROGRESS)
+		call_leave();
+	else
+		reply_read(c, r, &segs);
 	if (slot.mine)
 		admission_release(slot.fuse);
 }

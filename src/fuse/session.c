@@ -128,7 +128,9 @@ static int fill(struct cfs_fuse *f, const struct cfs_fuse_conf *conf)
 	pthread_mutex_init(&f->killed.sleep_lock, NULL);
 	cfs_cond_init(&f->killed.wake);
 	admission_init(f);
-	r = loop_init(f);
+	r = async_init(f);
+	if (r == 0)
+		r = loop_init(f);
 	f->mount_point = strdup(conf->mount_point);
 	if (r < 0 || !f->mount_point)
 		return -ENOMEM;
@@ -154,6 +156,7 @@ static void free_session(struct cfs_fuse *f)
 	pthread_mutex_destroy(&f->killed.sleep_lock);
 	pthread_cond_destroy(&f->killed.wake);
 	free(f->killed.request);
+	async_fini(f);
 	admission_fini(f);
 	loop_fini(f);
 	free(f->mount_point);
@@ -485,6 +488,7 @@ int cfs_fuse_loop(struct cfs_fuse *f)
 				 "error=%s",
 				 f->mount_point, cfs_errname(r));
 		r = loop_run(f);
+		async_drain(f);
 		atomic_store(&f->looping, false);
 		wake(f);
 		pthread_join(control, NULL);

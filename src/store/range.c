@@ -7,11 +7,15 @@
  *
  * The tier decides how long to wait for the owner, as for a flight. The hedge is a flight from the
  * object store, which other readers of the page share.
+ *
+ * A small one may be started instead, so that no thread waits for its answer (cachefs/async.h).
  */
 #include <errno.h>
 
 #include "base/wouldblock.h"
 #include "store-internal.h"
+
+#define ASYNC_MAX (16u << 10) /* bytes; for more, the cost of a thread's sleep matters less */
 
 struct range_hedge {
 	struct cfs_hedge base; /* first */
@@ -48,6 +52,37 @@ bool cfs_range_serves(const struct cfs_store *s, const struct cfs_miss *m)
 	return tier_for(s, m) < s->n_tiers;
 }
 
+/* The read's own structure gets its page. */
+struct range_async {
+	struct cfs_async base; /* first */
+	struct cfs_async *outer;
+	struct cfs_store *store;
+};
+
+static struct cfs_async *keep(struct cfs_async *a)
+{
+	struct range_async *r = (struct range_async *)a;
+	struct cfs_async *outer = r->outer, *kept;
+
+	outer->len = a->len;
+	if (cfs_page_get(r->store->pool, a->len, CFS_USE_READ, 0, &outer->page) < 0)
+		return NULL;
+	kept = outer->keep(outer);
+	if (!kept)
+		cfs_page_unref(outer->page);
+	return kept;
+}
+
+/* True: the read ends by m->async. */
+static bool start(struct cfs_store *s, const struct cfs_tier_slot *t, const struct cfs_miss *m)
+{
+	struct range_async a = {
+		.base = {.keep = keep, .len = m->len}, .outer = m->async, .store = s};
+
+	return m->async && t->ops->start && m->len <= ASYNC_MAX &&
+	       t->ops->start(t->tier, m->block, m->off, &a.base) == 0;
+}
+
 int cfs_range_read(struct cfs_store *s, struct cfs_miss *m, struct cfs_segs *ret)
 {
 	struct range_hedge h = {.base.fetch = fetch_beside, .store = s, .miss = *m, .ret = ret};
@@ -61,6 +96,8 @@ int cfs_range_read(struct cfs_store *s, struct cfs_miss *m, struct cfs_segs *ret
 
 	if (i == s->n_tiers)
 		return 0;
+	if (start(s, t, m))
+		return -EINPROGRESS;
 	if (!cfs_may_block())
 		return -EBUSY;
 	r = cfs_page_get(s->pool, m->len, CFS_USE_READ, m->deadline, &page);

@@ -267,7 +267,8 @@ struct cfs_miss {
 	struct cfs_pattern pattern;
 	cfs_deadline_t deadline;
 	struct cfs_route route;
-	enum cfs_source source; /* where its bytes come from; set on the way */
+	enum cfs_source source;	 /* where its bytes come from; set on the way */
+	struct cfs_async *async; /* NULL: its thread waits */
 	/*
 	 * NULL, or it is a hedge: it never waits for memory (-EAGAIN), and ends with -ECANCELED
 	 * soon after this has become true.
@@ -324,7 +325,8 @@ int cfs_local_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 
 /*
  * The same from the owner of a block that another member keeps. 0: the read needs a flight, or the
- * owner did not serve it. m->route is complete, and no flight brings the range.
+ * owner did not serve it; -EINPROGRESS: it ends by m->async. m->route is complete, and no flight
+ * brings the range.
  */
 int cfs_range_read(struct cfs_store *s, struct cfs_miss *m, struct cfs_segs *ret);
 /* Whether it would ask a tier at all. */

@@ -165,15 +165,19 @@ int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 	const struct cfs_pattern unknown = {0};
 	enum cfs_source source;
 
-	return cfs_store_fetch(s, b, off, len, unknown, deadline, ret, &source);
+	return cfs_store_fetch(s, b, off, len, unknown, deadline, NULL, ret, &source);
 }
 
 int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    struct cfs_pattern pattern, cfs_deadline_t deadline, struct cfs_segs *ret,
-		    enum cfs_source *ret_source)
+		    struct cfs_pattern pattern, cfs_deadline_t deadline, struct cfs_async *async,
+		    struct cfs_segs *ret, enum cfs_source *ret_source)
 {
-	struct cfs_miss m = {
-		.block = b, .off = off, .len = len, .pattern = pattern, .deadline = deadline};
+	struct cfs_miss m = {.block = b,
+			     .off = off,
+			     .len = len,
+			     .pattern = pattern,
+			     .deadline = deadline,
+			     .async = async};
 	bool repeat = cfs_is_repeated(), expected = false;
 	struct shard *sh = cfs_memory_shard(s, b);
 	uint64_t before = ret->len;

@@ -360,18 +360,19 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 }
 
 int cfs_vfs_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
-		 uint32_t size, struct cfs_segs *ret)
+		 uint32_t size, struct cfs_async *async, struct cfs_segs *ret)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+	uint64_t n;
 	int r;
 
 	if (h) {
 		if (lock_lost(h))
 			return -EIO;
 		read_touches(v, ctx, h);
-		r = cfs_file_read(vnode_file(h->vnode), ctx, fh, off, size, ret);
-		if (r >= 0)
-			atomic_fetch_add_explicit(&v->read_bytes, ret->len, memory_order_relaxed);
+		r = cfs_file_read(vnode_file(h->vnode), ctx, fh, off, size, async, ret);
+		n = r == -EINPROGRESS ? async->len : r >= 0 ? ret->len : 0;
+		atomic_fetch_add_explicit(&v->read_bytes, n, memory_order_relaxed);
 		return r;
 	}
 	h = handle_find(&v->handles, fh, HANDLE_SPECIAL);

@@ -142,7 +142,7 @@ bool replay_appended(const struct cfs_ctx *ctx, struct cfs_file *f, uint64_t off
 	if (!size || cfs_file_length(f) < off + size)
 		return false;
 	cfs_segs_init(&have);
-	if (cfs_file_read(f, ctx, 0, off, (uint32_t)size, &have) == 0)
+	if (cfs_file_read(f, ctx, 0, off, (uint32_t)size, NULL, &have) == 0)
 		same = have.len == size && same_bytes(&have, src);
 	cfs_segs_release(&have);
 	return same;

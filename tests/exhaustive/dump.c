@@ -51,7 +51,7 @@ static int read_piece(struct mount *m, uint64_t fh, uint64_t off, uint32_t len, 
 	int r;
 
 	cfs_segs_init(&segs);
-	r = cfs_vfs_read(m->vfs, &ctx, fh, off, len, &segs);
+	r = cfs_vfs_read(m->vfs, &ctx, fh, off, len, NULL, &segs);
 	if (r == 0 && segs.len != len)
 		r = -EIO;
 	if (r == 0)

@@ -104,6 +104,7 @@ struct cfs_group {
 
 	struct {
 		_Atomic uint64_t hits, hit_bytes, misses, previous_hits, fallbacks;
+		_Atomic uint64_t async, async_repeats;
 		_Atomic uint64_t heartbeats, heartbeat_errors;
 	} stat;
 };

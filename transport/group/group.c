@@ -570,6 +570,8 @@ void cfs_group_stats(struct cfs_group *g, struct cfs_group_stats *ret)
 		.misses = atomic_load(&g->stat.misses),
 		.previous_hits = atomic_load(&g->stat.previous_hits),
 		.fallbacks = atomic_load(&g->stat.fallbacks),
+		.async = atomic_load(&g->stat.async),
+		.async_repeats = atomic_load(&g->stat.async_repeats),
 		.hedges = atomic_load(&g->hedging.hedges),
 		.hedge_wins = atomic_load(&g->hedging.wins),
 		.heartbeats = atomic_load(&g->stat.heartbeats),

@@ -32,6 +32,7 @@ struct cfs_latency {
 	_Atomic uint32_t n;
 	_Atomic uint32_t below[CFS_PEER_LATENCIES]; /* [i]: less than 2^i us, the last: any */
 	struct cfs_slow slow;
+	_Atomic uint64_t waits_until_ms; /* until then reads wait for its answers: async.c */
 };
 
 void cfs_latency_note(struct cfs_latency *p, uint64_t ns);

@@ -14,6 +14,7 @@
 #define PROBE_DOUBLINGS 100
 #define PROBE_SOON_MS	1500	    /* the loop's idle tick is 1 s */
 #define TRIAL_MAX	(16u << 10) /* more than a packet of any link */
+#define BUSY_MIN	4	    /* requests under way */
 
 /* --- lists --- */
 
@@ -258,7 +259,7 @@ void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
 		g->done(g, err);
 		return;
 	}
-	if (is_failure(err) || err == -ECANCELED)
+	if (is_failure(err) || (err == -ECANCELED && !g->brief))
 		remember(p, g);
 	/*
 	 * A lost connection is one failure, however many requests waited on it. A slow answer, say
@@ -266,7 +267,7 @@ void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
 	 */
 	if (err != -ECONNRESET && err != -EPROTO && !late)
 		note_result(p, err, err == 0 ? g->len : 0);
-	if (err == -ECANCELED && !g->heard)
+	if (err == -ECANCELED && !g->brief && !g->heard)
 		note_silence(p, g);
 	if (late)
 		try_again(p);
@@ -499,6 +500,12 @@ ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32
 bool cfs_peer_is_in_use(const struct cfs_peer *p)
 {
 	return atomic_load_explicit(&p->circuit, memory_order_relaxed) == CFS_PEER_CLOSED_CIRCUIT;
+}
+
+bool cfs_peer_is_busy(const struct cfs_peer *p)
+{
+	return !p->t->onesided &&
+	       atomic_load_explicit(&p->counters.inflight, memory_order_relaxed) >= BUSY_MIN;
 }
 
 bool cfs_peer_heard(struct cfs_peer *p, uint64_t since_ms)
@@ -756,7 +763,7 @@ static void expire(struct cfs_peer *p, uint64_t now_ms)
 	pthread_mutex_unlock(&p->lock);
 	for (g = list.first; g; g = next) {
 		next = g->next;
-		cfs_peer_finish(p, g, g->canceled ? -ECANCELED : -ETIMEDOUT);
+		cfs_peer_finish(p, g, g->canceled || g->brief ? -ECANCELED : -ETIMEDOUT);
 	}
 }
 

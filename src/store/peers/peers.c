@@ -66,6 +66,16 @@ static ssize_t tier_get_hedged(void *tier, const struct cfs_block *b, uint32_t o
 	return get(tier, b, off, dst, n_dst, false, hedge, deadline);
 }
 
+static int tier_start(void *tier, const struct cfs_block *b, uint32_t off, struct cfs_async *a)
+{
+	struct cfs_peers *p = tier;
+	struct cfs_peer_block block = cfs_block_to_peer(b);
+
+	if (atomic_load(&p->leaving))
+		return -EAGAIN;
+	return cfs_group_start(p->group, &block, off, a);
+}
+
 static enum cfs_place tier_place(void *tier, const struct cfs_block *b)
 {
 	struct cfs_peers *p = tier;
@@ -125,6 +135,7 @@ static const struct cfs_tier_ops peer_tier = {
 	.name = "peers",
 	.get = tier_get,
 	.get_hedged = tier_get_hedged,
+	.start = tier_start,
 	.offer = tier_offer,
 	.forget = tier_forget,
 	.place = tier_place,

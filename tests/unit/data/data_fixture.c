@@ -658,7 +658,7 @@ ssize_t read_at(struct cfs_file *f, uint64_t off, void *dst, uint32_t len)
 	int r;
 
 	cfs_segs_init(&segs);
-	r = cfs_file_read(f, &cx, 1, off, len, &segs);
+	r = cfs_file_read(f, &cx, 1, off, len, NULL, &segs);
 	if (r < 0) {
 		assert_int_equal(segs.n, 0);
 		return r;

@@ -338,7 +338,7 @@ static void hit_asks_nobody(void **state)
 			struct cfs_segs segs;
 
 			cfs_segs_init(&segs);
-			assert_int_equal(cfs_file_read(f, &cx, 1, off, size, &segs), 0);
+			assert_int_equal(cfs_file_read(f, &cx, 1, off, size, NULL, &segs), 0);
 			assert_int_equal(segs.len, size);
 			cfs_pool_stats(v->pool, &pool_after);
 			assert_memory_equal(pool_after.used, pool.used, sizeof(pool.used));

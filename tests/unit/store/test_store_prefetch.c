@@ -125,9 +125,9 @@ static void whole_blocks_are_prefetched(void **state)
 		put_object(&b);
 	b.index = 0;
 	cfs_segs_init(&s);
-	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, unknown, soon(), &s, &source), 0);
+	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, unknown, soon(), NULL, &s, &source), 0);
 	assert_int_equal(source, CFS_SOURCE_REMOTE);
-	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, unknown, soon(), &s, &source), 0);
+	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, unknown, soon(), NULL, &s, &source), 0);
 	assert_int_equal(source, CFS_SOURCE_LOCAL);
 	cfs_segs_release(&s);
 	assert_true(cfs_store_prefetch_block(store, &b, 1));

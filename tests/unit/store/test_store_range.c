@@ -99,6 +99,8 @@ static struct {
 	_Atomic uint32_t len;
 	_Atomic bool held, settled;
 	int hedge; /* what it said */
+	bool starts;
+	struct cfs_async *started;
 } far;
 
 static bool is_settled(void *arg)
@@ -142,6 +144,18 @@ static ssize_t far_get(void *tier, const struct cfs_block *b, uint32_t off, cons
 	return nowait ? -EAGAIN : far_get_hedged(tier, b, off, dst, n_dst, NULL, deadline);
 }
 
+static int far_start(void *tier, const struct cfs_block *b, uint32_t off, struct cfs_async *a)
+{
+	struct iovec dst;
+
+	far.started = far.starts ? a->keep(a) : NULL;
+	if (!far.started)
+		return -EAGAIN;
+	dst = (struct iovec){.iov_base = far.started->page->data, .iov_len = a->len};
+	fill(off, &dst, 1);
+	return 0;
+}
+
 static void far_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
 {
 }
@@ -159,6 +173,7 @@ static void far_keep(void *tier, const struct cfs_block *b, const struct cfs_seg
 static const struct cfs_tier_ops far_ops = {.name = "far",
 					    .get = far_get,
 					    .get_hedged = far_get_hedged,
+					    .start = far_start,
 					    .offer = far_offer,
 					    .place = far_place,
 					    .keep = far_keep};
@@ -214,7 +229,7 @@ static int read_at(uint64_t slice, uint32_t off, uint32_t len, struct cfs_patter
 
 	assert_non_null(got);
 	cfs_segs_init(&s);
-	r = cfs_store_fetch(store, &b, off, len, pattern, soon(), &s, ret);
+	r = cfs_store_fetch(store, &b, off, len, pattern, soon(), NULL, &s, ret);
 	assert_int_equal(s.len, r == 0 ? len : 0);
 	if (r == 0)
 		cfs_segs_copy_out(&s, 0, got, len);
@@ -478,6 +493,59 @@ static void asks_when_it_may_wait(void **state)
 	assert_int_equal(far.len, LEN);
 }
 
+static struct cfs_async kept;
+
+static struct cfs_async *keep(struct cfs_async *a)
+{
+	kept = *a;
+	return &kept;
+}
+
+static struct cfs_async *keep_none(struct cfs_async *a)
+{
+	return NULL;
+}
+
+static int start_at(struct cfs_async *a, uint32_t off, uint32_t len, struct cfs_segs *ret)
+{
+	struct cfs_block b = {.slice = 1, .len = BLOCK};
+	enum cfs_source source;
+
+	cfs_segs_init(ret);
+	return cfs_store_fetch(store, &b, off, len, at_random, soon(), a, ret, &source);
+}
+
+/* A small one is started, and its page is its own; all others wait as ever. */
+static void no_thread_waits(void **state)
+{
+	struct cfs_async a = {.keep = keep}, none = {.keep = keep_none};
+	struct cfs_pool_stats st;
+	struct cfs_segs s;
+	uint32_t i;
+
+	far.starts = true;
+	cfs_would_block_hook(may_not, NULL);
+	assert_int_equal(start_at(&a, AT, LEN, &s), -EINPROGRESS);
+	assert_int_equal(s.len, 0);
+	assert_int_equal(a.len, LEN);
+	assert_int_equal(kept.len, LEN);
+	for (i = 0; i < LEN; i++)
+		assert_int_equal(((uint8_t *)kept.page->data)[i], byte_at(AT + i));
+	cfs_page_unref(kept.page);
+	assert_int_equal(start_at(&none, AT, LEN, &s), -EBUSY);
+	assert_int_equal(start_at(NULL, AT, LEN, &s), -EBUSY);
+	assert_int_equal(start_at(&a, AT, (16 << 10) + 1, &s), -EBUSY);
+	far.starts = false;
+	assert_int_equal(start_at(&a, AT, LEN, &s), -EBUSY);
+	cfs_would_block_hook(NULL, NULL);
+	assert_int_equal(start_at(&a, AT, LEN, &s), 0);
+	assert_int_equal(s.len, LEN);
+	cfs_segs_release(&s);
+	assert_int_equal(far.asked, 1);
+	cfs_pool_stats(pool, &st);
+	assert_int_equal(st.used[CFS_USE_READ], 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -492,6 +560,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(the_hedge_fails, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(no_memory_for_a_hedge, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(asks_when_it_may_wait, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(no_thread_waits, set_up, tear_down),
 	};
 
 	if (cfs_activity_init() < 0)

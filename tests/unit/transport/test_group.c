@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/bytes.h"
 #include "group_fixture.h"
 #include "peer_fixture.h"
@@ -353,6 +354,131 @@ static void test_an_owner_that_fetches_until_the_end(void **state)
 	for (i = 0; i <= READERS; i++)
 		part(&m[i]);
 	registry_close(&r);
+}
+
+/* ---- reads that no thread waits for ---- */
+
+#define BUSY 4 /* requests under way */
+
+struct started {
+	struct cfs_async async; /* first */
+	unsigned kept;
+	int err;
+	_Atomic bool ended;
+};
+
+static struct cfs_async *keep(struct cfs_async *a)
+{
+	((struct started *)a)->kept++;
+	return a;
+}
+
+static void note_end(struct cfs_async *a, int err)
+{
+	struct started *s = (struct started *)a;
+
+	s->err = err;
+	s->ended = true;
+}
+
+static int start(struct member *m, struct started *s, struct cfs_page *page, uint64_t slice)
+{
+	struct cfs_peer_block b = block(slice);
+
+	*s = (struct started){
+		.async = {.keep = keep, .done = note_end, .page = page, .len = RANGE}};
+	memset(page->data, 0, RANGE);
+	return cfs_group_start(m->g, &b, 0, &s->async);
+}
+
+static void end_well(struct started *s, uint64_t slice)
+{
+	uint32_t i;
+
+	WAIT_FOR(s->ended);
+	assert_int_equal(s->err, 0);
+	for (i = 0; i < RANGE; i++)
+		assert_int_equal(((uint8_t *)s->async.page->data)[i], byte_at(slice, i));
+}
+
+/*
+ * Only an owner that has several requests under way and answers promptly is asked without a thread:
+ * otherwise one reader would be slower, or reads that could be sent elsewhere would wait for it. A
+ * failure is left to the reader, which repeats the read, and is no failure of the peer.
+ */
+static void test_reads_without_a_thread(void **state)
+{
+	struct cfs_group_conf conf = {.weight = 100};
+	struct read read[BUSY];
+	pthread_t readers[BUSY];
+	struct cfs_pool *pool;
+	struct cfs_page *page;
+	struct started s;
+	struct registry r;
+	struct member a, b;
+	uint64_t slice, hits, start_ms;
+	unsigned i;
+
+	assert_int_equal(cfs_pool_create(8 << 20, &pool), 0);
+	assert_int_equal(cfs_page_get(pool, RANGE, CFS_USE_READ, 0, &page), 0);
+	registry_open(&r);
+	join_as(&a, &r, 1, conf);
+	join_as(&b, &r, 2, conf);
+	WAIT_FOR(seen_by(&a) == 2 && seen_by(&b) == 2);
+	slice = block_of(&a, 2);
+	assert_int_equal(read_from(&a, slice), RANGE);
+	assert_int_equal(start(&a, &s, page, slice), -EAGAIN);
+	assert_int_equal(s.kept, 0);
+
+	b.works = true;
+	for (i = 0; i < BUSY; i++) {
+		read[i] = (struct read){.m = &a, .slice = slice, .deadline = soon()};
+		assert_int_equal(pthread_create(&readers[i], NULL, run_read, &read[i]), 0);
+	}
+	WAIT_FOR(b.n_held == BUSY);
+	b.works = false;
+	hits = stats(&a).hits;
+	for (i = 0; i < 100; i++) {
+		assert_int_equal(start(&a, &s, page, slice), 0);
+		end_well(&s, slice);
+		assert_int_equal(s.kept, 1);
+	}
+	assert_int_equal(stats(&a).hits - hits, 100);
+	assert_int_equal(stats(&a).async, 100);
+	assert_int_equal(stats(&a).async_repeats, 0);
+	assert_int_equal(start(&a, &s, page, block_of(&a, 1)), -EAGAIN); /* an own block */
+
+	/* It says that it fetches the block: after 20 ms, long before the request is late. */
+	b.works = true;
+	start_ms = cfs_now_ms();
+	assert_int_equal(start(&a, &s, page, slice), 0);
+	WAIT_FOR(s.ended);
+	assert_int_equal(s.err, -ECANCELED);
+	printf("given up after %u ms\n", (unsigned)(cfs_now_ms() - start_ms));
+	assert_int_equal(start(&a, &s, page, slice), -EAGAIN);
+	b.works = false;
+	WAIT_FOR(start(&a, &s, page, slice) == 0);
+	end_well(&s, slice);
+
+	b.busy = true;
+	assert_int_equal(start(&a, &s, page, slice), 0);
+	WAIT_FOR(s.ended);
+	assert_int_equal(s.err, -EBUSY);
+	b.busy = false;
+	assert_int_equal(stats(&a).async_repeats, 2);
+	assert_int_equal(look(&a, 2).m.state, CFS_PEER_CLOSED_CIRCUIT);
+	for (i = 0; i < BUSY; i++)
+		send_all(b.held[i]);
+	for (i = 0; i < BUSY; i++) {
+		pthread_join(readers[i], NULL);
+		assert_int_equal(read[i].result, RANGE);
+	}
+	send_all(b.held[BUSY]);
+	part(&a);
+	part(&b);
+	registry_close(&r);
+	cfs_page_unref(page);
+	cfs_pool_destroy(pool);
 }
 
 /* ---- coming and going ---- */
@@ -973,6 +1099,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_an_owner_that_fetches_until_the_end),
+		cmocka_unit_test(test_reads_without_a_thread),
 		cmocka_unit_test(test_join_and_leave),
 		cmocka_unit_test(test_a_member_leaves_while_the_transport_looks),
 		cmocka_unit_test(test_heartbeat_stops),

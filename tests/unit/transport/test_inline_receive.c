@@ -296,13 +296,74 @@ static int use_tls(void **state)
 	return 0;
 }
 
+struct brief {
+	struct cfs_peer_get get; /* first */
+	struct iovec iov;
+	uint8_t dst[4096];
+	sem_t ended;
+	int err;
+};
+
+static void brief_ended(struct cfs_peer_get *get, int err)
+{
+	struct brief *b = (struct brief *)get;
+
+	b->err = err;
+	sem_post(&b->ended);
+}
+
+/*
+ * A peer that does not answer in time what will be asked again is not left out: a read of 0.1 s
+ * would be enough to lose an owner for seconds.
+ */
+static void test_brief_requests_are_no_failures(void **state)
+{
+	struct cfs_transport *t = narrow_asker();
+	struct owner o;
+	struct cfs_peer *p = owner_meet(t, &o, BLOCK);
+	struct brief b;
+	unsigned i;
+
+	(void)state;
+	ask_right(p, &o, 0, 4096);
+	o.how = NEVER;
+	for (i = 0; i < 10; i++) {
+		b = (struct brief){
+			.get = {.block = {.slice = slice_of(&o), .len = o.len},
+				.len = sizeof(b.dst),
+				.dst = &b.iov,
+				.n_dst = 1,
+				.deadline = cfs_deadline_in(20),
+				.brief = true,
+				.done = brief_ended},
+			.iov = {.iov_base = b.dst, .iov_len = sizeof(b.dst)},
+		};
+		sem_init(&b.ended, 0, 0);
+		assert_int_equal(cfs_peer_start(p, &b.get), 0);
+		wait_post(&b.ended);
+		sem_destroy(&b.ended);
+		assert_int_equal(b.err, -ECANCELED);
+		assert_int_equal(state_of(p), CFS_PEER_CLOSED_CIRCUIT);
+	}
+	WAIT_FOR(o.n_held == 10);
+	o.how = FROM_FILE;
+	ask_right(p, &o, 0, 4096);
+	for (i = 0; i < 10; i++)
+		give(&o, o.held[i]);
+	owner_part(p, t, &o);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_every_length), cmocka_unit_test(test_shared),
-		cmocka_unit_test(test_many),	     cmocka_unit_test(test_deadline),
-		cmocka_unit_test(test_miss),	     cmocka_unit_test(test_peer_is_closed),
+		cmocka_unit_test(test_every_length),
+		cmocka_unit_test(test_shared),
+		cmocka_unit_test(test_many),
+		cmocka_unit_test(test_deadline),
+		cmocka_unit_test(test_miss),
+		cmocka_unit_test(test_peer_is_closed),
 		cmocka_unit_test(test_owner_ends),
+		cmocka_unit_test(test_brief_requests_are_no_failures),
 	};
 
 	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_ERR);

@@ -501,7 +501,8 @@ static bool fetch_quickly(const struct cfs_block *b, uint32_t len)
 	struct cfs_segs segs;
 
 	cfs_segs_init(&segs);
-	assert_int_equal(cfs_store_fetch(store, b, 0, len, pattern, soon(), &segs, &source), 0);
+	assert_int_equal(cfs_store_fetch(store, b, 0, len, pattern, soon(), NULL, &segs, &source),
+			 0);
 	cfs_segs_release(&segs);
 	return cfs_now_ms() - start_ms < 100;
 }

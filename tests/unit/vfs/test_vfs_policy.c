@@ -23,7 +23,7 @@ static void read_special(const char *name, char *buf, size_t size)
 	assert_int_equal(lookup(name, &e), 0);
 	assert_int_equal(cfs_vfs_open(vfs, &c, e.ino, O_RDONLY, &o), 0);
 	cfs_segs_init(&segs);
-	assert_int_equal(cfs_vfs_read(vfs, &c, o.fh, 0, (uint32_t)size - 1, &segs), 0);
+	assert_int_equal(cfs_vfs_read(vfs, &c, o.fh, 0, (uint32_t)size - 1, NULL, &segs), 0);
 	assert_true(segs.len > 0 && segs.len < size);
 	cfs_segs_copy_out(&segs, 0, buf, segs.len);
 	buf[segs.len] = '\0';
@@ -104,7 +104,8 @@ static void a_slow_reader_of_the_log_is_told_what_it_lost(void **state)
 		cfs_vfs_log(vfs, &c, "lookup", "1,a name\nwith a break", -ENOENT, 1234567);
 	do {
 		cfs_segs_init(&segs);
-		assert_int_equal(cfs_vfs_read(vfs, &c, o.fh, all, sizeof(text) - 1, &segs), 0);
+		assert_int_equal(cfs_vfs_read(vfs, &c, o.fh, all, sizeof(text) - 1, NULL, &segs),
+				 0);
 		cfs_segs_copy_out(&segs, 0, text, segs.len);
 		text[segs.len] = '\0';
 		all += segs.len;
@@ -117,7 +118,7 @@ static void a_slow_reader_of_the_log_is_told_what_it_lost(void **state)
 	assert_true(all <= (1 << 20) + 100);
 	cfs_vfs_log(vfs, &c, "lookup", "1,f", 0, 0);
 	cfs_segs_init(&segs);
-	assert_int_equal(cfs_vfs_read(vfs, &c, o.fh, all, sizeof(text) - 1, &segs), 0);
+	assert_int_equal(cfs_vfs_read(vfs, &c, o.fh, all, sizeof(text) - 1, NULL, &segs), 0);
 	cfs_segs_copy_out(&segs, 0, text, segs.len);
 	text[segs.len] = '\0';
 	cfs_segs_release(&segs);

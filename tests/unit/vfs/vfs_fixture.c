@@ -593,7 +593,7 @@ int cfs_file_truncate(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t le
 }
 
 REFUSE(cfs_file_read, struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream, uint64_t off,
-       uint32_t size, struct cfs_segs *ret)
+       uint32_t size, struct cfs_async *async, struct cfs_segs *ret)
 REFUSE(cfs_file_fallocate, struct cfs_file *f, const struct cfs_ctx *ctx, unsigned mode,
        uint64_t off, uint64_t len, struct cfs_attr *ret)
 REFUSE(cfs_file_copy_range, struct cfs_file *src, uint64_t src_off, struct cfs_file *dst,

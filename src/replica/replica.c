@@ -295,7 +295,6 @@ static void note_failure(struct cfs_replica *r, int rc, uint64_t begun)
 {
 	uint64_t now = cfs_now_ms();
 
-	atomic_fetch_add(&r->n_failures, 1);
 	r->failing_since_ms = r->failing_since_ms ? r->failing_since_ms : begun;
 	if (!r->told && now - r->failing_since_ms >= LATE_MS) {
 		r->told = true;
@@ -306,6 +305,8 @@ static void note_failure(struct cfs_replica *r, int rc, uint64_t begun)
 	}
 	append_limit_log(r);
 	r->tries++;
+	/* Counted last, so that the backlog is known with the failure. */
+	atomic_fetch_add(&r->n_failures, 1);
 }
 
 static void note_success(struct cfs_replica *r)

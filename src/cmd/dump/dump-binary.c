@@ -27,6 +27,12 @@ struct writer {
 	const struct part *part;
 	struct pb batch, row;
 	uint64_t rows; /* in batch */
+	/*
+	 * Extended attributes without a value are in segments of their own: JuiceFS takes the value for
+	 * NULL, and its load into SQL loses the whole segment.
+	 */
+	struct pb empty;
+	uint64_t empty_rows;
 	struct where where[PB_CHANGELOG + 1];
 	uint8_t *records;
 	size_t cap;
@@ -179,7 +185,7 @@ static int xattr(struct writer *w, const struct cfs_row *row)
 	pb_number(&w->row, 1, row->ino);
 	pb_bytes(&w->row, 2, name, dump_xattr_name(w->d, row, name));
 	pb_bytes(&w->row, 3, row->xattr.value, row->xattr.value_len);
-	return 1;
+	return row->xattr.value_len ? 1 : 2;
 }
 
 static int parent(struct writer *w, const struct cfs_row *row)
@@ -216,7 +222,8 @@ static const struct part {
 	enum pb_segment segment;
 	enum pb_batch batch;
 	enum cfs_meta_table table;
-	int (*encode)(struct writer *w, const struct cfs_row *row); /* 1, 0: left out */
+	int (*encode)(struct writer *w,
+		      const struct cfs_row *row); /* 1, 0: left out, 2: into empty */
 } parts[] = {
 	{PB_COUNTER, BATCH_COUNTERS, CFS_TABLE_COUNTER, counter},
 	{PB_EDGE, BATCH_EDGES, CFS_TABLE_EDGE, edge},
@@ -259,6 +266,15 @@ static int flush(struct writer *w, enum pb_segment type)
 	return r;
 }
 
+static int flush_empty(struct writer *w)
+{
+	int r = w->empty_rows ? put_segment(w, PB_XATTR, &w->empty, w->empty_rows) : 0;
+
+	w->empty.n = 0;
+	w->empty_rows = 0;
+	return r;
+}
+
 static int add_row(void *arg, const struct cfs_row *row)
 {
 	struct writer *w = arg;
@@ -269,6 +285,11 @@ static int add_row(void *arg, const struct cfs_row *row)
 	progress_add(&w->d->p, 1);
 	if (r <= 0)
 		return r;
+	if (r == 2) {
+		pb_message(&w->empty, w->part->batch, &w->row);
+		w->empty_rows++;
+		return w->empty.n >= SEGMENT_BYTES ? flush_empty(w) : 0;
+	}
 	pb_message(&w->batch, w->part->batch, &w->row);
 	w->rows++;
 	return w->batch.n >= SEGMENT_BYTES ? flush(w, w->part->segment) : 0;
@@ -356,13 +377,14 @@ int dump_binary(struct dump *d)
 		w.part = &parts[i];
 		r = cfs_meta_scan(d->meta, w.part->table, add_row, &w);
 		if (!r)
-			r = flush(&w, w.part->segment);
+			r = flush(&w, w.part->segment) ?: flush_empty(&w);
 	}
 	if (!r)
 		r = put_quotas(&w);
 	if (!r)
 		r = put_footer(&w);
 	pb_free(&w.batch);
+	pb_free(&w.empty);
 	pb_free(&w.row);
 	for (i = 0; i <= PB_CHANGELOG; i++)
 		pb_free(&w.where[i].offsets);

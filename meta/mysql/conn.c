@@ -408,7 +408,7 @@ static int open_any(const struct mysql_db *db, MYSQL **ret, char err[256])
 	struct cfs_addresses list;
 	char host[NI_MAXHOST];
 	unsigned i;
-	int r = cfs_resolve(db->host, db->port, deadline, &list, err);
+	int r = cfs_resolve(db->host, db->port, "the MySQL server", deadline, &list, err);
 
 	if (r)
 		return r;
@@ -440,7 +440,8 @@ static int open_handle(const struct mysql_db *db, MYSQL **ret, char err[256])
 	if (db->tls != MYSQL_TLS_VERIFIED)
 		return open_any(db, ret, err);
 	/* The library looks the name up without a deadline. */
-	r = cfs_resolve(db->host, db->port, cfs_deadline_in(CONNECT_TIMEOUT_S * 1000), &list, err);
+	r = cfs_resolve(db->host, db->port, "the MySQL server",
+			cfs_deadline_in(CONNECT_TIMEOUT_S * 1000), &list, err);
 	return r ? r : open_at(db, db->host, CONNECT_TIMEOUT_S, ret, err);
 }
 

@@ -268,7 +268,7 @@ static int count_addresses(const struct pg_db *db, unsigned *ret, char err[256])
 	for (host = strtok_r(hosts, ",", &rest); host; host = strtok_r(NULL, ",", &rest)) {
 		if (*host == '/' || *host == '@')
 			total++;
-		else if (cfs_resolve(host, 0, deadline, &list, err))
+		else if (cfs_resolve(host, 0, "the PostgreSQL server", deadline, &list, err))
 			failed++;
 		else
 			total += list.n;

@@ -212,7 +212,7 @@ static int connect_tcp(const struct rds_addr *a, cfs_deadline_t deadline, int *r
 {
 	struct cfs_addresses list;
 	unsigned i;
-	int r = cfs_resolve(a->host, a->port, deadline, &list, err);
+	int r = cfs_resolve(a->host, a->port, "the Redis server", deadline, &list, err);
 
 	if (r)
 		return r;

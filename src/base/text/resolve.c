@@ -90,8 +90,8 @@ static struct lookup *begin(const char *host, const char *port)
 	return l;
 }
 
-int cfs_resolve(const char *host, unsigned port, cfs_deadline_t deadline, struct cfs_addresses *ret,
-		char err[256])
+int cfs_resolve(const char *host, unsigned port, const char *what, cfs_deadline_t deadline,
+		struct cfs_addresses *ret, char err[256])
 {
 	struct lookup *l;
 	char text[8];
@@ -106,7 +106,8 @@ int cfs_resolve(const char *host, unsigned port, cfs_deadline_t deadline, struct
 	l = begin(host, text);
 	if (!l) {
 		pthread_mutex_unlock(&lock);
-		return cfs_fail(err, -ENOTCONN, "cannot resolve %.150s: no memory or thread", host);
+		return cfs_fail(err, -ENOTCONN, "cannot resolve %.150s, %s: no memory or thread",
+				host, what);
 	}
 	l->waiting++;
 	while (!l->done && cfs_cond_wait(&ended, &lock, deadline) != -ETIMEDOUT)
@@ -119,7 +120,7 @@ int cfs_resolve(const char *host, unsigned port, cfs_deadline_t deadline, struct
 		free(l);
 	pthread_mutex_unlock(&lock);
 	if (r)
-		return cfs_fail(err, -ENOTCONN, "cannot resolve %.150s: %s", host,
+		return cfs_fail(err, -ENOTCONN, "cannot resolve %.150s, %s: %s", host, what,
 				r == EAI_INPROGRESS ? "the resolver does not answer in time"
 						    : gai_strerror(r));
 	return 0;

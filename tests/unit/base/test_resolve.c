@@ -47,7 +47,7 @@ int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints
 
 static int resolve(const char *host, unsigned ms, struct cfs_addresses *ret, char err[256])
 {
-	return cfs_resolve(host, 6379, cfs_deadline_in(ms), ret, err);
+	return cfs_resolve(host, 6379, "the server", cfs_deadline_in(ms), ret, err);
 }
 
 static void test_addresses_in_digits_need_no_resolver(void **state)

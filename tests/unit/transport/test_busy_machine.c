@@ -167,7 +167,10 @@ static void test_late_request(void **state)
 	task_end(&k);
 	assert_int_equal(m.err, -ETIMEDOUT);
 	assert_int_equal(state_of(p), CFS_PEER_CLOSED_CIRCUIT);
+	/* It is asked again, to see whether the owner is there. */
+	WAIT_FOR(o.n_held == 2);
 	give(&o, o.held[0]);
+	give(&o, o.held[1]);
 	free(m.dst);
 	sem_destroy(&done);
 	owner_part(p, t, &o);

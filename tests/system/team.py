@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cache group whose members are hosts of their own, and what its tests have in common."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ import server
 from cachefs import SLOW, wait_until
 from network import Network
 from s3volume import S3Volume
+from slowproxy import SlowProxy
 from syscalls import drop_kernel_caches
 
 MIB = 1 << 20
@@ -75,6 +77,21 @@ class Team:
                 told = {k: v for k, v in m.stats().items() if re.match(r"(peer|disk_cache|store|object|pool)_", k)}
                 lines.append("%s: %s" % (m.path.name, " ".join("%s=%g" % x for x in told.items() if x[1])))
         return "\n".join(["reads of the bucket: %d, twice or more:" % sum(self.fetched().values()), *lines])
+
+
+@contextlib.contextmanager
+def slow_bucket(ws, members):
+    """A team and the proxy on its way to the bucket, whose rate the test sets. Members do not wait long for
+    each other."""
+    proxies = []
+
+    def behind_a_proxy(s3):
+        proxies.append(SlowProxy(s3.address[0], s3.address))
+        return S3Volume(ws, s3, url=proxies[0].url + "/bucket")
+
+    team = Team(ws, members, behind_a_proxy, patience=2)
+    with proxies[0]:
+        yield team, proxies[0]
 
 
 def md5(path):

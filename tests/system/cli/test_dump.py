@@ -322,6 +322,18 @@ def test_replaced_slices_are_left_to_gc(ws, empty, engine, form):
 # -- names, secrets, compression
 
 
+def through_a_dump(ws, empty, vol, form):
+    """A mount of what a dump of the volume makes."""
+    url = empty("sqlite3")
+    dumped = dump(ws, vol.url, *form.split())
+    # JuiceFS replaces some of the characters of several bytes that it reads.
+    assert form or dumped.isascii()
+    load(ws, url, dumped)
+    other = attach(ws, url, vol.name, vol.bucket)
+    other.name, other.fixture_name = vol.name, None
+    return other.mount("ro")
+
+
 def test_names_survive_both_forms(ws, empty):
     names = [
         b"plain", b"with space", b'quote"back\\slash', b"percent%41", b"\xff\xfe\x80", b"\n\t\x01",
@@ -333,14 +345,7 @@ def test_names_survive_both_forms(ws, empty):
         os.symlink(n, os.path.join(mnt, n))
     wanted_names = sorted(names)
     for form in ("", "--binary"):
-        url = empty("sqlite3")
-        dumped = dump(ws, vol.url, *form.split())
-        # JuiceFS replaces some of the characters of several bytes that it reads.
-        assert form or dumped.isascii()
-        load(ws, url, dumped)
-        other = attach(ws, url, vol.name, vol.bucket)
-        other.name, other.fixture_name = vol.name, None
-        m = other.mount("ro")
+        m = through_a_dump(ws, empty, vol, form)
         top = os.fsencode(m.path)
         assert sorted(n for n in os.listdir(top) if n[:1] != b".") == wanted_names
         assert all(os.readlink(os.path.join(top, n)) == n for n in names)
@@ -359,13 +364,7 @@ def test_names_of_extended_attributes(ws, empty):
     entry = json.loads(dump(ws, vol.url))["FSTree"]["entries"]["f"]
     assert sorted(x["name"] for x in entry["xattrs"]) == sorted(names)
     for form in ("", "--binary"):
-        url = empty("sqlite3")
-        dumped = dump(ws, vol.url, *form.split())
-        assert form or dumped.isascii()
-        load(ws, url, dumped)
-        other = attach(ws, url, vol.name, vol.bucket)
-        other.name, other.fixture_name = vol.name, None
-        m = other.mount("ro")
+        m = through_a_dump(ws, empty, vol, form)
         assert {n: os.getxattr(m / "f", n) for n in os.listxattr(m / "f")} == {n: n.encode() for n in names}
         m.umount()
     # One that is not UTF-8 makes JuiceFS refuse a binary dump: it gets another name.

@@ -19,7 +19,6 @@ import pytest
 from cachefs import BIN, SLOW, patience, wait_until, wrong_clock
 from s3volume import S3Volume
 from servers import ENGINES, redis_server
-from slowproxy import SlowProxy
 from syscalls import write
 from team import (
     BLOCK,
@@ -38,6 +37,7 @@ from team import (
     picking,
     read_all,
     reading,
+    slow_bucket,
 )
 
 BUILD = pathlib.Path(os.environ.get("CACHEFS_BUILD") or BIN.parents[1])
@@ -88,17 +88,10 @@ def test_each_block_is_fetched_once(ws):
 def test_a_slow_bucket_is_not_asked_more(ws, members):
     """An owner that waits for the bucket says so, and those who wait for it ask nobody else."""
     size = SMALL if members == 4 else 2 * SMALL
-    proxies = []
-
-    def behind_a_proxy(s3):
-        proxies.append(SlowProxy(s3.address[0], s3.address))
-        return S3Volume(ws, s3, url=proxies[0].url + "/bucket")
-
-    team = Team(ws, members, behind_a_proxy, patience=2)
-    with proxies[0]:
+    with slow_bucket(ws, members) as (team, bucket):
         want = make_file(team, size)
         mounts = team.join_all("group-hedge=2")
-        proxies[0].rate = 100e6 / 8
+        bucket.rate = 100e6 / 8
         start = time.monotonic()
         assert read_all(mounts) == [want] * members
         took = time.monotonic() - start
@@ -119,17 +112,10 @@ def test_a_fetch_that_takes_most_of_the_time_is_waited_for(ws, timeout, seconds)
     more of the time that is left."""
     longer = min(patience(), 4)
     timeout, seconds = round(timeout * longer), seconds * longer
-    proxies = []
-
-    def behind_a_proxy(s3):
-        proxies.append(SlowProxy(s3.address[0], s3.address))
-        return S3Volume(ws, s3, url=proxies[0].url + "/bucket")
-
-    team = Team(ws, 3, behind_a_proxy, patience=2)
-    with proxies[0]:
+    with slow_bucket(ws, 3) as (team, bucket):
         want = make_file(team, BLOCK)
         mounts = team.join_all("group-hedge=2,io-timeout=%d,get-timeout=%d" % (timeout, timeout))
-        proxies[0].rate = BLOCK / seconds
+        bucket.rate = BLOCK / seconds
         start = time.monotonic()
         assert read_all(mounts) == [want] * len(mounts)
         took = time.monotonic() - start
@@ -141,29 +127,22 @@ def test_a_fetch_that_takes_most_of_the_time_is_waited_for(ws, timeout, seconds)
 @pytest.mark.deadline(120)
 def test_an_owner_whose_bucket_is_slow(ws):
     """A read of its blocks does not fail: in the end the asker tries the bucket itself."""
-    proxies = []
-
-    def behind_a_proxy(s3):
-        proxies.append(SlowProxy(s3.address[0], s3.address))
-        return S3Volume(ws, s3, url=proxies[0].url + "/bucket")
-
-    team = Team(ws, 2, behind_a_proxy, patience=2)
-    with proxies[0]:
+    with slow_bucket(ws, 2) as (team, bucket):
         make_file(team, 8 * BLOCK)
         alone = team.volume.mount()
         data = (alone / "f").read_bytes()
         alone.umount()
         a, b = team.join_all("io-timeout=8,get-timeout=8")
         b.allow("cannot be read")
-        proxies[0].only = [team.net.host(1)]
-        proxies[0].rate = BLOCK / 60
+        bucket.only = [team.net.host(1)]
+        bucket.rate = BLOCK / 60
         at = BLOCK * [o["id"] for o in first_owners(ws, a)].index(member_id(ws, b))
         start = time.monotonic()
         with open(a / "f", "rb", buffering=0) as f:
             os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
             assert os.pread(f.fileno(), 4096, at) == data[at : at + 4096]
         took = time.monotonic() - start
-        proxies[0].rate = 0
+        bucket.rate = 0
     assert took >= 4, "the owner was not slow"
 
 

@@ -14,9 +14,7 @@ import time
 import pytest
 
 from cachefs import SLOW, wait_until
-from s3volume import S3Volume
-from slowproxy import SlowProxy
-from team import BLOCK, MIB, SMALL, UNCACHED, Team, drop_page_cache, make_file, md5
+from team import BLOCK, MIB, SMALL, UNCACHED, Team, drop_page_cache, make_file, md5, slow_bucket
 
 KIB = 1 << 10
 
@@ -231,20 +229,13 @@ def test_blocks_that_their_owner_refuses(ws):
 @pytest.mark.deadline(240)
 def test_large_answers_are_lost(ws):
     """The owner has to fetch what is read, and says so; the answer never arrives. One read waits for it."""
-    proxies = []
-
-    def behind_a_proxy(s3):
-        proxies.append(SlowProxy(s3.address[0], s3.address))
-        return S3Volume(ws, s3, url=proxies[0].url + "/bucket")
-
-    team = Team(ws, 2, behind_a_proxy, patience=2)
-    with proxies[0]:
+    with slow_bucket(ws, 2) as (team, bucket):
         data = the_bytes(team, make_file(team, SMALL))
         a = team.join(0, UNCACHED + ",group-weight=0")
         team.join(1, UNCACHED)
         team.settle()
         team.net.narrow(0, 1000)
-        proxies[0].rate = 8 * MIB
+        bucket.rate = 8 * MIB
         r = Reader(a, data, 4 * KIB)
         r.read(MIB)
         wait_until(lambda: "does not answer" in a.log(), 20, "the owner to be left out")

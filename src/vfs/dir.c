@@ -224,6 +224,12 @@ static int load_part(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d
 			    attrs && wanted < index + size);
 }
 
+/* The age at which attributes of a part are not returned. */
+static uint64_t attr_limit_ms(const struct cfs_vfs *v)
+{
+	return v->conf.attr_timeout_ms ? v->conf.attr_timeout_ms : STALE_MS;
+}
+
 /* Goes on to the part behind the one that is loaded. */
 static int load_next(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, bool attrs,
 		     uint64_t wanted)
@@ -235,10 +241,13 @@ static int load_next(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d
 
 	d->next = NULL;
 	if (next && dirpart_finish(v, ctx, next, &part)) {
-		add_mark(d, first, cursor.key, cursor.len);
 		dirpage_drop(&v->dirpages, &d->part.page);
 		d->part = part;
-		return 0;
+		/* A slow reader would get names whose attributes are too old to be cached. */
+		if (!attrs || 2 * (cfs_now_ms() - part.read_ms) < attr_limit_ms(v)) {
+			add_mark(d, first, cursor.key, cursor.len);
+			return 0;
+		}
 	}
 	d->no_ahead |= next != NULL;
 	return load_part(v, ctx, d, first, &cursor, PART_ENTRIES, attrs, wanted);
@@ -336,10 +345,9 @@ static int seek_part(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d
 static bool is_current(struct cfs_vfs *v, const struct dir *d, const struct dirpage_entry *p,
 		       uint64_t age_ms)
 {
-	uint64_t limit = v->conf.attr_timeout_ms ? v->conf.attr_timeout_ms : STALE_MS;
 	struct vnode *n;
 
-	if (age_ms >= limit || cache_changed_since(&v->cache, p->ino, d->part.seq))
+	if (age_ms >= attr_limit_ms(v) || cache_changed_since(&v->cache, p->ino, d->part.seq))
 		return false;
 	n = vnode_find(v, p->ino);
 	vnode_put(n);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "vfs_fixture.h"
 
@@ -106,7 +107,7 @@ static int fail_or_block(void)
 	return atomic_load(&ahead_err);
 }
 
-static uint64_t open_read_ahead(struct walk *w, int err, bool blocked)
+static uint64_t open_read_ahead(struct walk *w, uint64_t timeout_ms, int err, bool blocked)
 {
 	uint64_t fh;
 
@@ -115,7 +116,7 @@ static uint64_t open_read_ahead(struct walk *w, int err, bool blocked)
 	atomic_store(&ahead_calls, 0);
 	atomic_store(&ahead_err, err);
 	atomic_store(&ahead_blocked, blocked);
-	start(1000, 0);
+	start(timeout_ms, 0);
 	fill_engine(FILES);
 	meta.during_readdir = fail_or_block;
 	fh = open_root();
@@ -141,7 +142,7 @@ static void read_to_the_end(uint64_t fh, struct walk *w)
 static void next_part_is_read_ahead(void **state)
 {
 	struct walk *w = calloc(1, sizeof(*w));
-	uint64_t fh = open_read_ahead(w, 0, false);
+	uint64_t fh = open_read_ahead(w, 60000, 0, false);
 
 	read_to_the_end(fh, w);
 	assert_int_equal(reader_calls, 1);
@@ -154,8 +155,22 @@ static void next_part_is_read_ahead(void **state)
 static void failed_read_ahead_is_repeated(void **state)
 {
 	struct walk *w = calloc(1, sizeof(*w));
-	uint64_t fh = open_read_ahead(w, -EIO, false);
+	uint64_t fh = open_read_ahead(w, 60000, -EIO, false);
 
+	read_to_the_end(fh, w);
+	assert_int_equal(reader_calls, 2);
+	assert_int_equal(atomic_load(&ahead_calls), 1);
+	close_dir(fh);
+	free(w);
+}
+
+/* Without it: a program that looks at each file while it lists asks for each one's attributes. */
+static void slow_readers_get_attributes(void **state)
+{
+	struct walk *w = calloc(1, sizeof(*w));
+	uint64_t fh = open_read_ahead(w, 200, 0, false);
+
+	usleep(150000); /* of the 200 ms for which attributes may be cached */
 	read_to_the_end(fh, w);
 	assert_int_equal(reader_calls, 2);
 	assert_int_equal(atomic_load(&ahead_calls), 1);
@@ -167,7 +182,7 @@ static void failed_read_ahead_is_repeated(void **state)
 static void nobody_waits_for_an_unwanted_part(void **state)
 {
 	struct walk *w = calloc(1, sizeof(*w));
-	uint64_t fh = open_read_ahead(w, 0, true);
+	uint64_t fh = open_read_ahead(w, 60000, 0, true);
 
 	memset(w, 0, sizeof(*w));
 	list_some(fh, w, 3000);
@@ -184,7 +199,7 @@ static void nobody_waits_for_an_unwanted_part(void **state)
 static void a_late_part_is_waited_for_until_the_deadline(void **state)
 {
 	struct walk *w = calloc(1, sizeof(*w));
-	uint64_t fh = open_read_ahead(w, 0, true), off;
+	uint64_t fh = open_read_ahead(w, 60000, 0, true), off;
 	struct cfs_ctx c = ctx();
 
 	do {
@@ -640,6 +655,7 @@ int main(void)
 		cmocka_unit_test_teardown(listing_sees_every_lasting_entry_once, stop),
 		cmocka_unit_test_teardown(next_part_is_read_ahead, stop),
 		cmocka_unit_test_teardown(failed_read_ahead_is_repeated, stop),
+		cmocka_unit_test_teardown(slow_readers_get_attributes, stop),
 		cmocka_unit_test_teardown(nobody_waits_for_an_unwanted_part, stop),
 		cmocka_unit_test_teardown(a_late_part_is_waited_for_until_the_deadline, stop),
 		cmocka_unit_test_teardown(listing_goes_back_to_any_offset, stop),

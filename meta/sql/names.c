@@ -279,7 +279,7 @@ static int check_link(const struct link *a)
 	return cfs_ino_is_trash(t->parent) ? -EPERM : 0;
 }
 
-/* Updates the inode after the name was added, and a->attr-> */
+/* Updates the inode after the name was added, and *a->attr. */
 static int count_link(struct sql_conn *c, const struct cfs_ctx *ctx, struct link *a)
 {
 	int r;

@@ -75,10 +75,10 @@ static struct lookup *begin(const char *host, const char *port)
 	for (l = running; l; l = l->next)
 		if (!strcmp(l->host, host) && !strcmp(l->port, port))
 			return l;
-	l = calloc(1, sizeof(*l) + strlen(host) + 1);
+	l = calloc(1, sizeof(*l) + strlen(host) + 1); /* ends with '\0' */
 	if (!l)
 		return NULL;
-	strcpy(l->host, host);
+	memcpy(l->host, host, strlen(host));
 	snprintf(l->port, sizeof(l->port), "%s", port);
 	if (cfs_thread_start("resolve", run, l, &thread) < 0) {
 		free(l);

@@ -238,8 +238,7 @@ struct search look(struct member *m, uint64_t id)
 	return s;
 }
 
-void write_phantom(struct registry *r, uint64_t id, uint64_t boot, int64_t number,
-			  const char *more)
+void write_phantom(struct registry *r, uint64_t id, uint64_t boot, int64_t number, const char *more)
 {
 	char key[CFS_GROUP_KEY_MAX], text[512];
 

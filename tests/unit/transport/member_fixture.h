@@ -60,6 +60,7 @@ struct search {
 /* The records of a member in the eyes of m, and their number. */
 struct search look(struct member *m, uint64_t id);
 /* A member that is only a record. more: members of its JSON object. */
-void write_phantom(struct registry *r, uint64_t id, uint64_t boot, int64_t number, const char *more);
+void write_phantom(struct registry *r, uint64_t id, uint64_t boot, int64_t number,
+		   const char *more);
 
 #endif

@@ -4,14 +4,11 @@
  * in all of them a read that a member answers has right bytes.
  */
 #include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
-#include "base/bytes.h"
 #include "member_fixture.h"
 
 #define BLOCKS	 64

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cache groups: keys and the registry of members. Each test says which loss its failure means. */
 #include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/buf.h"
-#include "base/bytes.h"
 #include "member_fixture.h"
 
 /* ---- keys ---- */

@@ -841,14 +841,14 @@ def test_max_conns(ws, limit):
 def test_max_inflight(ws):
     """An owner turns away what goes beyond it; the reader gets that from the bucket."""
     team = Team(ws, 2)
-    want = make_file(team, SMALL)
-    a = team.join(0, UNCACHED)
+    wants = [make_file(team, 16 * MIB, "f%d" % i) for i in range(8)]  # readers of one file would share its pages
+    a = team.join(0, "group-weight=0," + UNCACHED)  # keeps nothing that it is refused
     b = team.join(1, "group-max-inflight=4M")
     team.settle()
-    assert read_all([a, b]) == [want] * 2
-    end = reading([a] * 8, want, 30)
+    ends = [reading([a], want, 30, "f%d" % i) for i, want in enumerate(wants)]
     wait_until(lambda: asked(a, 'errors_total,kind="busy"') > 3, 90, "an owner that is busy")
-    end()
+    for end in ends:
+        end()
     assert asked(b, 'errors_total,kind="busy"') == 0  # a has no such limit
     assert b.stat('peer_requests_total{direction="served"}') > 0
 

@@ -76,6 +76,7 @@ static const char *const wait_names[CFS_WAIT_COUNT] = {
 static struct table *table; /* set once, before the threads that use it */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* assigns records to threads; a leaf */
 static unsigned n_queued;				 /* under the lock */
+static uint64_t lowest; /* the same: all records below are in use */
 static pthread_key_t at_exit;
 static _Thread_local struct record *own;
 static _Thread_local uint64_t waited_ms[CFS_WAIT_COUNT]; /* since the request began */
@@ -124,6 +125,7 @@ static void free_record(struct record *r)
 	pthread_mutex_lock(&lock);
 	n_queued -= mine(&r->tid) == TID_QUEUED;
 	put(&r->tid, 0);
+	lowest = CFS_MIN(lowest, (uint64_t)(r - table->records));
 	pthread_mutex_unlock(&lock);
 }
 
@@ -167,19 +169,19 @@ fail:
 	return r;
 }
 
-/* With the lock; NULL: there is none left. It is seen when it has its tid. */
+/* With the lock, under which the caller sets its tid; it is seen then. NULL: there is none left. */
 static struct record *find_free(void)
 {
-	uint64_t i;
+	uint64_t i = lowest;
 
-	for (i = 0; i < CFS_ACTIVITY_THREADS; i++) {
-		if (mine(&table->records[i].tid))
-			continue;
-		if (i >= mine(&table->used))
-			put(&table->used, i + 1);
-		return &table->records[i];
-	}
-	return NULL;
+	while (i < CFS_ACTIVITY_THREADS && mine(&table->records[i].tid))
+		i++;
+	lowest = CFS_MIN(i + 1, (uint64_t)CFS_ACTIVITY_THREADS);
+	if (i >= CFS_ACTIVITY_THREADS)
+		return NULL;
+	if (i >= mine(&table->used))
+		put(&table->used, i + 1);
+	return &table->records[i];
 }
 
 __attribute__((noinline)) static struct record *take_record(void)
@@ -252,7 +254,8 @@ void cfs_activity_request_end(void)
 }
 
 struct cfs_activity_queued *cfs_activity_queue(const char *op, uint64_t ino, pid_t caller,
-					       uint64_t started_ms, const char *queue)
+					       uint64_t started_ms, enum cfs_wait what,
+					       const char *text)
 {
 	struct record *r = NULL;
 
@@ -269,10 +272,10 @@ struct cfs_activity_queued *cfs_activity_queue(const char *op, uint64_t ino, pid
 		put(&r->ino, ino);
 		put(&r->caller, (uint64_t)caller);
 		put(&r->since_ms, started_ms);
-		put(&r->waits[0].what, CFS_WAIT_QUEUE);
+		put(&r->waits[0].what, what);
 		put(&r->waits[0].id, 0);
 		put(&r->waits[0].since_ms, coarse_ms());
-		store_text(r->waits[0].text, TEXT_WORDS, queue);
+		store_text(r->waits[0].text, TEXT_WORDS, text);
 		put(&r->depth, 1);
 		end(r);
 		put(&r->tid, TID_QUEUED);

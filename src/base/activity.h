@@ -64,12 +64,13 @@ void cfs_activity_request(const char *op, uint64_t ino, pid_t caller, uint64_t s
 void cfs_activity_request_end(void);
 
 /*
- * A request without a thread: it is queued until a thread takes it up, and shown as waiting in the
- * queue of that name. NULL: not recorded. The thread that takes it up returns the record.
+ * A request without a thread, shown as waiting for that until a thread takes it up and returns the
+ * record. NULL: not recorded. text as of cfs_activity_wait().
  */
 struct cfs_activity_queued;
 struct cfs_activity_queued *cfs_activity_queue(const char *op, uint64_t ino, pid_t caller,
-					       uint64_t started_ms, const char *queue);
+					       uint64_t started_ms, enum cfs_wait what,
+					       const char *text);
 void cfs_activity_dequeue(struct cfs_activity_queued *a); /* or NULL */
 
 /*

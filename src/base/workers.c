@@ -111,6 +111,17 @@ static int start_thread(struct cfs_workers *w)
 	return r;
 }
 
+int cfs_workers_prepare(struct cfs_workers *w)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&w->lock);
+	if (w->n_threads == 0)
+		r = start_thread(w);
+	pthread_mutex_unlock(&w->lock);
+	return r;
+}
+
 /* More jobs may run, with the lock held. */
 static void run_more(struct cfs_workers *w)
 {

@@ -35,6 +35,11 @@ void cfs_workers_destroy(struct cfs_workers *w);
 int cfs_workers_submit(struct cfs_workers *w, struct cfs_job *job, cfs_deadline_t deadline);
 /* -EAGAIN when the queue is full. */
 int cfs_workers_try_submit(struct cfs_workers *w, struct cfs_job *job);
+/*
+ * Starts a thread if there is none. From then on no job is refused for want of one, also where the
+ * system gives this process no thread any more.
+ */
+int cfs_workers_prepare(struct cfs_workers *w);
 /* Waits until nothing is queued or runs. -ETIMEDOUT at the deadline. */
 int cfs_workers_drain(struct cfs_workers *w, cfs_deadline_t deadline);
 /* True when the job was still queued: it will not run and belongs to the caller again. */

@@ -166,7 +166,8 @@ bool blocking_enqueue(struct blocking *b)
 {
 	struct call *c = &b->call;
 
-	b->shown = cfs_activity_queue(c->op, c->ino, c->ctx.pid, c->start_ns / 1000000, queue_name);
+	b->shown = cfs_activity_queue(c->op, c->ino, c->ctx.pid, c->start_ns / 1000000,
+				      CFS_WAIT_QUEUE, queue_name);
 	if (admission_queue(c->fuse, &b->queued))
 		return true;
 	cfs_activity_dequeue(b->shown);

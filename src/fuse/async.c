@@ -40,15 +40,18 @@ void async_drain(struct cfs_fuse *f)
 	pthread_mutex_unlock(&f->async.lock);
 }
 
+/* False also without a thread that could repeat the read: the thread of the transport must not. */
 static bool count(struct cfs_fuse *f)
 {
-	bool has_room;
+	bool may;
 
 	pthread_mutex_lock(&f->async.lock);
-	has_room = f->async.n < ASYNC_MAX;
-	f->async.n += has_room;
+	if (!f->async.has_worker)
+		f->async.has_worker = cfs_workers_prepare(f->async.workers) == 0;
+	may = f->async.has_worker && f->async.n < ASYNC_MAX;
+	f->async.n += may;
 	pthread_mutex_unlock(&f->async.lock);
-	return has_room;
+	return may;
 }
 
 static void uncount(struct cfs_fuse *f)
@@ -59,14 +62,22 @@ static void uncount(struct cfs_fuse *f)
 	pthread_mutex_unlock(&f->async.lock);
 }
 
-static void answer(struct blocking *b, int r)
+/* Until a thread has it. */
+static void show(struct blocking *b, enum cfs_wait what, const char *text)
+{
+	const struct call *c = &b->call;
+
+	b->shown = cfs_activity_queue(c->op, c->ino, c->ctx.pid, c->start_ns / 1000000, what, text);
+}
+
+static void answer(struct blocking *b)
 {
 	struct cfs_fuse *f = b->call.fuse;
 	struct cfs_segs segs;
+	int r;
 
 	cfs_segs_init(&segs);
-	if (r == 0)
-		r = cfs_segs_add(&segs, b->async.page, 0, b->async.len);
+	r = cfs_segs_add(&segs, b->async.page, 0, b->async.len);
 	if (r < 0)
 		cfs_page_unref(b->async.page);
 	call_take(&b->call);
@@ -79,6 +90,7 @@ static void answer(struct blocking *b, int r)
 
 static void repeat(struct blocking *b)
 {
+	cfs_activity_dequeue(b->shown);
 	call_take(&b->call);
 	b->apply(b);
 	free(b);
@@ -89,7 +101,6 @@ static bool run_queued(struct queued *q)
 	struct blocking *b = (struct blocking *)q;
 	struct cfs_fuse *f = b->call.fuse;
 
-	cfs_activity_dequeue(b->shown);
 	repeat(b);
 	uncount(f);
 	return false;
@@ -111,9 +122,10 @@ static void ended(struct cfs_async *a, int err)
 	struct blocking *b = of_async(a);
 	struct cfs_fuse *f = b->call.fuse;
 
+	cfs_activity_dequeue(b->shown);
 	if (err == 0 && killable_leave(b->call.killable)) {
 		b->call.killable = NULL;
-		answer(b, 0);
+		answer(b);
 		return;
 	}
 	cfs_page_unref(a->page);
@@ -123,12 +135,13 @@ static void ended(struct cfs_async *a, int err)
 	b->job.run = run_job;
 	if (blocking_enqueue(b))
 		return;
-	/* As many threads as slots, so it runs at once. */
-	err = cfs_workers_try_submit(f->async.workers, &b->job);
-	if (err < 0) { /* the system gives this process no thread at all */
-		admission_release(f);
-		answer(b, err);
-	}
+	/*
+	 * As many threads as slots, so it runs at once; after those before it where the system gives
+	 * this process no more threads. It is not refused: count() has seen a thread, the queue has
+	 * room for ASYNC_MAX, and the pool ends after async_drain().
+	 */
+	show(b, CFS_WAIT_QUEUE, "fuse-again");
+	(void)cfs_workers_try_submit(f->async.workers, &b->job);
 }
 
 struct cfs_async *async_keep(struct cfs_async *a)
@@ -144,6 +157,7 @@ struct cfs_async *async_keep(struct cfs_async *a)
 		uncount(f);
 		return NULL;
 	}
+	show(b, CFS_WAIT_PEER, NULL);
 	b->async.done = ended;
 	return &b->async;
 }

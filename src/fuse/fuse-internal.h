@@ -99,9 +99,10 @@ struct cfs_fuse {
 	} admission;
 
 	struct {
-		pthread_mutex_t lock; /* protects n; a leaf */
+		pthread_mutex_t lock; /* protects n and has_worker; the pool's is under it */
 		pthread_cond_t none;  /* n is 0 */
 		unsigned n;	      /* reads that no thread waits for */
+		bool has_worker;      /* cfs_workers_prepare() has succeeded */
 		struct cfs_workers *workers;
 	} async;
 };
@@ -169,7 +170,7 @@ void admission_release(struct cfs_fuse *f);
 struct blocking {
 	struct queued queued; /* must be the first member */
 	struct call call;
-	struct cfs_activity_queued *shown; /* set while the request is queued */
+	struct cfs_activity_queued *shown; /* set while the request has no thread */
 	void (*apply)(struct blocking *b); /* carries out the request and answers it */
 	fuse_ino_t ino;
 	uint64_t fh, off;

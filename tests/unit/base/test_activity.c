@@ -265,7 +265,7 @@ static void test_queued(void **state)
 	char text[300];
 	int i, n = 0;
 
-	a = cfs_activity_queue("read", 42, 4711, cfs_now_ms() - 5000, "things");
+	a = cfs_activity_queue("read", 42, 4711, cfs_now_ms() - 5000, CFS_WAIT_QUEUE, "things");
 	assert_non_null(a);
 	cfs_activity_request("write", 43, 4712, 0);
 	look();
@@ -283,7 +283,8 @@ static void test_queued(void **state)
 	cfs_activity_request_end();
 
 	/* However many there are, threads go on being seen. */
-	while (n < CFS_ACTIVITY_THREADS && (many[n] = cfs_activity_queue("r", 1, 1, 1, "")))
+	while (n < CFS_ACTIVITY_THREADS &&
+	       (many[n] = cfs_activity_queue("r", 1, 1, 1, CFS_WAIT_QUEUE, "")))
 		n++;
 	assert_in_range(n, 1, CFS_ACTIVITY_THREADS - 1);
 	look();
@@ -292,7 +293,7 @@ static void test_queued(void **state)
 		cfs_activity_dequeue(many[i]);
 	look();
 	assert_int_equal(n_all, 0);
-	a = cfs_activity_queue("r", 1, 1, 1, "");
+	a = cfs_activity_queue("r", 1, 1, 1, CFS_WAIT_QUEUE, "");
 	assert_non_null(a);
 	cfs_activity_dequeue(a);
 }

@@ -51,6 +51,8 @@ int cfs_setting_encode(const struct cfs_setting *s, char **ret);
 /* err: one line without secrets. -EINVAL: not a setting; -EPROTONOSUPPORT: newer MetaVersion;
  * -EKEYREJECTED: secrets. */
 int cfs_setting_decode(const char *json, size_t len, struct cfs_setting **ret, char err[256]);
+/* True: it has another UUID. The rest need not be valid or known, as in one of a newer version. */
+bool cfs_setting_is_of_another(const char *json, const char *uuid);
 /* JSON for people: secrets replaced by "***"; malloc'ed. */
 int cfs_setting_show(const struct cfs_setting *s, char **ret);
 /* 2..63 of a-z, 0-9 and inner "-" (JuiceFS makes none shorter than 3, but mounts them). */

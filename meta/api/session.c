@@ -228,18 +228,13 @@ static void vanish(struct cfs_meta *m, const char *reason)
 /* 1: the setting is that of another volume. */
 static int is_other_volume(struct cfs_meta *m, const char *text)
 {
-	struct cfs_setting *now, *own;
-	char err[256];
-	int rc = cfs_setting_decode(text, strlen(text), &now, err);
+	struct cfs_setting *own;
+	int rc = cfs_meta_setting(m, &own);
 
-	if (rc)
-		return -EIO;
-	rc = cfs_meta_setting(m, &own);
 	if (!rc) {
-		rc = strcmp(own->uuid, now->uuid) != 0;
+		rc = cfs_setting_is_of_another(text, own->uuid);
 		cfs_setting_free(own);
 	}
-	cfs_setting_free(now);
 	return rc;
 }
 
@@ -257,17 +252,17 @@ static void adopt(struct cfs_meta *m, const char *text)
 {
 	struct cfs_setting *s;
 	char err[256];
-	int rc = cfs_setting_decode(text, strlen(text), &s, err);
+	int rc;
 
+	if (is_other_volume(m, text) > 0) {
+		vanish(m, "another volume is in its place");
+		return;
+	}
+	rc = cfs_setting_decode(text, strlen(text), &s, err);
 	if (rc) {
 		cfs_err("the changed setting is not usable: url=%s reason=%s", m->masked_url, err);
 		if (rc == -EPROTONOSUPPORT)
 			lose(m, err);
-		return;
-	}
-	if (is_other_volume(m, text) > 0) {
-		vanish(m, "another volume is in its place");
-		cfs_setting_free(s);
 		return;
 	}
 	if (cfs_core_adopt_setting(m, text, s) == 0) {
@@ -281,7 +276,7 @@ static void adopt(struct cfs_meta *m, const char *text)
 
 /*
  * cfs_host_check_volume(), on the thread of a change. The next heartbeat ends the mount of another
- * volume, and adopts another setting of the same one.
+ * volume; it adopts another setting of the same one, or says why that is not usable.
  */
 static int see_volume(void *arg, const struct cfs_ctx *ctx)
 {

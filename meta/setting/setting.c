@@ -669,6 +669,16 @@ int cfs_setting_decode(const char *json, size_t len, struct cfs_setting **ret, c
 	return 0;
 }
 
+bool cfs_setting_is_of_another(const char *json, const char *uuid)
+{
+	json_t *root = cfs_json_load(json, strlen(json), NULL);
+	const char *its = json_string_value(json_object_get(root, "UUID"));
+	bool another = its && strcmp(its, uuid) != 0;
+
+	json_decref(root);
+	return another;
+}
+
 /* ---- checks ---- */
 
 /* Whether a field that is not the list of tiers has the same value. */

@@ -436,7 +436,7 @@ static void other_volume(struct cfs_setting *s)
 
 /*
  * No heartbeat has seen the volume for long, as after a pause of the process, and another one is in
- * its place: the first change already is refused, whichever it is.
+ * its place, of this or a newer version: the first change already is refused, whichever it is.
  */
 static void test_other_volume_after_a_pause(void **state)
 {
@@ -451,26 +451,28 @@ static void test_other_volume_after_a_pause(void **state)
 	cfs_ino_t d = test_dir("paused"), f = make_file(d, "f");
 	struct cfs_attr before = attr_of(f), after;
 	struct cfs_setting *s;
-	char *text, *other;
+	char *text, *other[2];
 	size_t i;
 
 	OK(e->ops->get_setting(e, &c, &text));
 	OK(cfs_meta_setting(vol.m, &s));
 	other_volume(s);
-	OK(cfs_setting_encode(s, &other));
-	for (i = 0; i < CFS_ARRAY_SIZE(changes); i++) {
+	OK(cfs_setting_encode(s, &other[0]));
+	s->meta_version = CFS_META_VERSION + 1;
+	OK(cfs_setting_encode(s, &other[1]));
+	for (i = 0; i < 2 * CFS_ARRAY_SIZE(changes); i++) {
 		struct cfs_meta *m = open_third(&conf);
 		uint64_t sid;
 
 		OK(cfs_meta_start(m, NULL));
 		sid = cfs_meta_sid(m);
-		OK(e->ops->put_setting(e, &c, other));
+		OK(e->ops->put_setting(e, &c, other[i % 2]));
 		/* Seen not long ago: no change asks. */
 		OK(xattr_late(m, &c, d, f));
 		OK(cfs_meta_removexattr(m, &c, f, "user.late"));
 		assert_false(cfs_meta_is_gone(m));
 		atomic_store(&m->host.seen_ms, 0);
-		assert_int_equal(changes[i](m, &c, d, f), -EROFS);
+		assert_int_equal(changes[i / 2](m, &c, d, f), -EROFS);
 		assert_true(cfs_meta_is_gone(m));
 		OK(cfs_meta_stop(m));
 		cfs_meta_close(m);
@@ -486,7 +488,41 @@ static void test_other_volume_after_a_pause(void **state)
 	assert_int_equal(try_lookup(d, "late"), -ENOENT);
 	assert_int_equal(find(d, "f"), f);
 	cfs_setting_free(s);
-	free(other);
+	free(other[0]);
+	free(other[1]);
+	free(text);
+}
+
+/* Nothing says that another volume is there: the next heartbeat tells what is wrong. */
+static void test_unusable_setting_after_a_pause(void **state)
+{
+	struct cfs_meta_conf conf = {.heartbeat_ms = 60000};
+	const char *unusable[] = {"", "{\"UUID\"", "{}", NULL};
+	struct cfs_meta *m = open_third(&conf);
+	struct cfs_engine *e = vol.m->eng;
+	struct cfs_ctx c = as_root();
+	cfs_ino_t d = test_dir("unusable"), f = make_file(d, "f");
+	struct cfs_setting *s;
+	char *text, *newer;
+	size_t i;
+
+	OK(e->ops->get_setting(e, &c, &text));
+	OK(cfs_meta_setting(vol.m, &s));
+	s->meta_version = CFS_META_VERSION + 1;
+	OK(cfs_setting_encode(s, &newer));
+	unusable[3] = newer;
+	OK(cfs_meta_start(m, NULL));
+	for (i = 0; i < CFS_ARRAY_SIZE(unusable); i++) {
+		OK(e->ops->put_setting(e, &c, unusable[i]));
+		atomic_store(&m->host.seen_ms, 0);
+		OK(chmod_late(m, &c, d, f));
+		assert_false(cfs_meta_is_gone(m));
+	}
+	OK(e->ops->put_setting(e, &c, text));
+	OK(cfs_meta_stop(m));
+	cfs_meta_close(m);
+	cfs_setting_free(s);
+	free(newer);
 	free(text);
 }
 
@@ -784,6 +820,6 @@ static void test_changelog(void **state)
 TEST_LIST(session, T(test_record), T(test_stale), T(test_clock), T(test_refresh),
 	  T(test_answers_again), T(test_ended_by_another), T(test_resume_of_an_ended_session),
 	  T(test_resume), T(test_counters), T(test_setting), T(test_heartbeat),
-	  T(test_other_volume_after_a_pause), T(test_counters_go_back),
-	  T(test_counters_of_another_server), T(test_slow_cleaning), T(test_read_only),
-	  T(test_open_errors), T(test_changelog));
+	  T(test_other_volume_after_a_pause), T(test_unusable_setting_after_a_pause),
+	  T(test_counters_go_back), T(test_counters_of_another_server), T(test_slow_cleaning),
+	  T(test_read_only), T(test_open_errors), T(test_changelog));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 #include "base/array.h"
 #include "base/bytes.h"
 #include "base/text/json.h"
+#include "base/utf8.h"
 #include "cmd/access/jsontext.h"
 #include "cmd/dump/load.h"
 
@@ -54,6 +56,32 @@ int load_setting(struct load *l, char *text)
 	return r;
 }
 
+/*
+ * The engine has refused the whole batch. Row by row, the first that it refuses is there twice; after
+ * such a failure all rows are removed.
+ */
+static void say_twice(struct load *l, enum cfs_meta_table table, const struct load_batch *b)
+{
+	char name[CFS_NAME_MAX + 1] = "", shown[160];
+	const struct cfs_row *row = b->rows;
+	int r = 0;
+
+	while (!r && row < b->rows + b->n)
+		r = cfs_meta_put_rows(l->meta, table, row++, 1);
+	row--;
+	if (table == CFS_TABLE_EDGE && r == -EEXIST) {
+		memcpy(name, row->edge.name, row->edge.name_len);
+		snprintf(l->err, sizeof(l->err),
+			 "the dump has a name twice in the directory with inode %" PRIu64 ": %s",
+			 row->edge.parent, cfs_printable(name, shown, sizeof(shown)));
+	} else if (r == -EEXIST && row->ino) {
+		snprintf(l->err, sizeof(l->err), "the dump has a row twice: inode %" PRIu64,
+			 row->ino);
+	} else {
+		snprintf(l->err, sizeof(l->err), "the dump has the same name or row twice");
+	}
+}
+
 static int flush(struct load *l, enum cfs_meta_table table)
 {
 	struct load_batch *b = l->batches[table];
@@ -63,7 +91,7 @@ static int flush(struct load *l, enum cfs_meta_table table)
 		return 0;
 	r = cfs_meta_put_rows(l->meta, table, b->rows, b->n);
 	if (r == -EEXIST)
-		snprintf(l->err, sizeof(l->err), "the dump has the same name or row twice");
+		say_twice(l, table, b);
 	else if (r)
 		snprintf(l->err, sizeof(l->err), "rows cannot be written: %s", strerror(-r));
 	progress_add(&l->p, b->n);

@@ -525,13 +525,22 @@ def test_damaged_dump_leaves_nothing(ws, empty, form):
         assert r.returncode == 2 and "cachefs load: " in r.stderr, n
     r = load(ws, url, whole + b"{}", check=False)
     assert r.returncode == 2
-    twice = whole.replace(b'"big5m"', b'"empty"') if form == "json" else None
-    if twice:
-        r = load(ws, url, twice, check=False)
-        assert r.returncode == 2 and "twice" in r.stderr
     assert ws.run("cachefs", "status", url).returncode == 2
     load(ws, url, whole)
     attach(ws, url, "sqlite", fixtures.unpack_objects("sqlite", ws.path("o")))
+
+
+@pytest.mark.parametrize("form", ["json", "bin"])
+@pytest.mark.parametrize("engine", ["sqlite3", "postgres", "mysql"])
+def test_what_a_dump_has_twice_is_named(ws, empty, engine, form):
+    """The names of one directory, one of them as long as the other so that the binary form remains whole."""
+    whole = fixtures.dump("sqlite", form)
+    r = load(ws, empty(engine), whole.replace(b"big5m", b"empty"), check=False)
+    assert r.returncode == 2 and re.search(r"a name twice in the directory with inode \d+: empty$", r.stderr, re.M), r.stderr
+    if form == "json":
+        inode = int(re.search(rb'"xattrs": {\s*"attr": {"inode":(\d+)', whole).group(1))
+        r = load(ws, empty(engine), whole.replace(b'"trusted.t"', b'"user.big"'), check=False)
+        assert r.returncode == 2 and re.search("a row twice: inode %d$" % inode, r.stderr, re.M), r.stderr
 
 
 @pytest.mark.parametrize("form", ["json", "bin"])

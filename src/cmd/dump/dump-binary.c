@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the binary dump: every table once, in segments of bounded size. */
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/array.h"
 #include "base/bytes.h"
-#include "base/log.h"
-#include "base/utf8.h"
 #include "cmd/dump/dump.h"
 #include "cmd/dump/dumpnames.h"
 #include "cmd/dump/protobuf.h"
@@ -152,30 +149,6 @@ static int symlink_row(struct writer *w, const struct cfs_row *row)
 	pb_number(&w->row, 1, row->ino);
 	pb_bytes(&w->row, 2, row->symlink.target, row->symlink.len);
 	return 1;
-}
-
-size_t dump_xattr_name(struct dump *d, const struct cfs_row *row, char ret_name[CFS_NAME_MAX + 1])
-{
-	const char *p = row->xattr.name, *end = p + row->xattr.name_len;
-	size_t n = 0, len, odd = 0;
-
-	for (; p < end; p += len ? len : 1, odd += !len) {
-		len = cfs_utf8_len(p, (size_t)(end - p));
-		if (n + (len ? len : 3) > CFS_NAME_MAX)
-			break;
-		if (len)
-			memcpy(ret_name + n, p, len);
-		else
-			snprintf(ret_name + n, 4, "%%%02X", (uint8_t)*p);
-		n += len ? len : 3;
-	}
-	ret_name[n] = '\0';
-	if (odd && !d->renamed)
-		cfs_warn("names of extended attributes that are not UTF-8 are dumped with %%XX: "
-			 "first=%s inode=%" PRIu64,
-			 ret_name, row->ino);
-	d->renamed |= odd > 0;
-	return n;
 }
 
 static int xattr(struct writer *w, const struct cfs_row *row)

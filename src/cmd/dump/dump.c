@@ -9,7 +9,9 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "base/text/json.h"
+#include "base/utf8.h"
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/volume.h"
@@ -81,6 +83,30 @@ int dump_damaged(struct dump *d, const struct cfs_row *row)
 		 "inode %" PRIu64 ": the slices of chunk %u cannot be read: run fsck", row->ino,
 		 row->list.indx);
 	return -EBADMSG;
+}
+
+size_t dump_xattr_name(struct dump *d, const struct cfs_row *row, char ret_name[CFS_NAME_MAX + 1])
+{
+	const char *p = row->xattr.name, *end = p + row->xattr.name_len;
+	size_t n = 0, len, odd = 0;
+
+	for (; p < end; p += len ? len : 1, odd += !len) {
+		len = cfs_utf8_len(p, (size_t)(end - p));
+		if (n + (len ? len : 3) > CFS_NAME_MAX)
+			break;
+		if (len)
+			memcpy(ret_name + n, p, len);
+		else
+			snprintf(ret_name + n, 4, "%%%02X", (uint8_t)*p);
+		n += len ? len : 3;
+	}
+	ret_name[n] = '\0';
+	if (odd && !d->renamed)
+		cfs_warn("names of extended attributes that are not UTF-8 are dumped with %%XX: "
+			 "first=%s inode=%" PRIu64,
+			 ret_name, row->ino);
+	d->renamed |= odd > 0;
+	return n;
 }
 
 static int write_file(struct dump *d, const struct dump_opts *o, const char *path)

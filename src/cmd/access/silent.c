@@ -10,8 +10,8 @@
 #include "cmd/access/holders.h"
 #include "cmd/access/requests.h"
 
-/* proc_pid_stat(5) */
-bool silent_is_stopped(pid_t pid, pid_t *ret_parent)
+/* By a signal. *ret_parent: its parent. proc_pid_stat(5) */
+static bool is_stopped(pid_t pid, pid_t *ret_parent)
 {
 	char path[64], line[512] = "", state = '?', *behind;
 	int parent = 0;
@@ -24,8 +24,7 @@ bool silent_is_stopped(pid_t pid, pid_t *ret_parent)
 	if (fgets(line, sizeof(line), in) && (behind = strrchr(line, ')')))
 		sscanf(behind + 1, " %c %d", &state, &parent);
 	fclose(in);
-	if (ret_parent)
-		*ret_parent = parent;
+	*ret_parent = parent;
 	return state == 'T';
 }
 
@@ -40,33 +39,43 @@ static bool has_name_of(pid_t pid, pid_t other)
 	return !strcmp(name[0], name[1]);
 }
 
+bool silent_cannot_run(pid_t pid, char why[SILENT_WHY_MAX])
+{
+	char group[512];
+	pid_t parent;
+
+	if (is_stopped(pid, &parent))
+		snprintf(why, SILENT_WHY_MAX, "is stopped; `kill -CONT %d` lets it go on",
+			 (int)pid);
+	else if (cgroup_frozen(pid, group, sizeof(group)))
+		snprintf(why, SILENT_WHY_MAX,
+			 "is frozen with the control group %s, which has to be thawed", group);
+	else
+		return false;
+	return true;
+}
+
 int silent_error(const char *point)
 {
+	char why[SILENT_WHY_MAX];
 	struct mounted m;
-	char group[512];
 	pid_t pid = mounted_at(point, &m) == 0 ? requests_find_process(m.dev_minor) : 0;
-	bool stopped;
-	pid_t parent = 0;
+	pid_t parent = 0, unused;
 
 	if (pid <= 0)
 		return cmd_error(
 			"the mount at %s does not answer, and its process is not seen from "
 			"here; `cachefs umount --force %s` detaches it",
 			point, point);
-	stopped = silent_is_stopped(pid, &parent);
 	/* Its supervisor. */
-	if (stopped && parent > 1 && has_name_of(pid, parent) && silent_is_stopped(parent, NULL))
+	if (is_stopped(pid, &parent) && parent > 1 && has_name_of(pid, parent) &&
+	    is_stopped(parent, &unused))
 		return cmd_error("the mount at %s does not answer: its processes are stopped; "
 				 "`kill -CONT %d %d` lets them go on",
 				 point, (int)parent, (int)pid);
-	if (stopped)
-		return cmd_error("the mount at %s does not answer: its process %d is stopped; "
-				 "`kill -CONT %d` lets it go on",
-				 point, (int)pid, (int)pid);
-	if (cgroup_frozen(pid, group, sizeof(group)))
-		return cmd_error("the mount at %s does not answer: its process %d is frozen with "
-				 "the control group %s, which has to be thawed",
-				 point, (int)pid, group);
+	if (silent_cannot_run(pid, why))
+		return cmd_error("the mount at %s does not answer: its process %d %s", point,
+				 (int)pid, why);
 	return cmd_error("the mount at %s does not answer; `cachefs debug %s` collects what its "
 			 "process %d waits for, `cachefs umount --force %s` detaches it",
 			 point, point, (int)pid, point);

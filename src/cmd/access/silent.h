@@ -5,12 +5,17 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#define SILENT_WHY_MAX 640
+
 /*
  * Prints that the mount there does not answer, why as far as that is known, and what to do. Asks the
  * mount nothing. Returns CMD_SYSTEM.
  */
 int silent_error(const char *point);
-/* Whether a signal has stopped the process. *ret_parent (or NULL): its parent. */
-bool silent_is_stopped(pid_t pid, pid_t *ret_parent);
+/*
+ * Whether the process is stopped or frozen. why: the end of a sentence that begins with the process:
+ * "is stopped; ...".
+ */
+bool silent_cannot_run(pid_t pid, char why[SILENT_WHY_MAX]);
 
 #endif

@@ -49,7 +49,8 @@ static int wait_for_process(pid_t pid, const struct mounted *m, uint64_t timeout
 {
 	cfs_deadline_t deadline = cfs_deadline_in(timeout_ms);
 	struct pollfd p = {.events = POLLIN};
-	bool elsewhere, stopped;
+	bool elsewhere, halted;
+	char why[SILENT_WHY_MAX];
 	int r;
 
 	/* A pidfd is readable when the process has exited, reaped or not. */
@@ -58,20 +59,19 @@ static int wait_for_process(pid_t pid, const struct mounted *m, uint64_t timeout
 		return CMD_OK;
 	r = poll(&p, 1, (int)CFS_MIN(timeout_ms, (uint64_t)SOON_MS));
 	elsewhere = r == 0 && holders_print_elsewhere(m) > 0;
-	stopped = r == 0 && silent_is_stopped(pid, NULL);
-	if (r == 0 && !stopped)
+	halted = r == 0 && silent_cannot_run(pid, why);
+	if (r == 0 && !halted)
 		cmd_error("unmounted; waiting for process %d to end, at most %llu s; the log of "
 			  "the mount says what it waits for",
 			  (int)pid, (unsigned long long)cfs_deadline_left_ms(deadline) / 1000);
-	if (r == 0 && !stopped)
+	if (r == 0 && !halted)
 		r = poll(&p, 1, (int)CFS_MIN(cfs_deadline_left_ms(deadline), (uint64_t)INT_MAX));
 	close(p.fd);
 	if (r > 0)
 		return CMD_OK;
-	if (stopped)
-		return cmd_error("unmounted, but process %d still flushes data, and is stopped; "
-				 "`kill -CONT %d` lets it go on",
-				 (int)pid, (int)pid);
+	if (halted)
+		return cmd_error("unmounted, but process %d still flushes data, and %s", (int)pid,
+				 why);
 	return cmd_error(elsewhere ? "unmounted here, but process %d goes on for those"
 				   : "unmounted, but process %d still flushes data",
 			 (int)pid);

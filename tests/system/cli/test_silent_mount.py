@@ -160,6 +160,15 @@ def test_frozen_mount(ws, tree):
     assert os.listdir(tree / "dir/sub") == []
 
 
+def test_umount_of_a_frozen_mount(ws, tree):
+    """It does not wait for the 300 seconds that a mount has for its data."""
+    with Frozen(ws, [tree.process.pid, tree.pid()]) as group:
+        r = ws.run("cachefs", "umount", tree, timeout=30 * SLOW)
+        assert r.returncode == 2 and not tree.mounted(), r.stderr
+        assert "process %d still flushes data, and is frozen with the control group %s, " % (tree.pid(), group) in r.stderr
+    tree.wait_end(30)
+
+
 def waits_in_a_request(p):
     """A child of the command does."""
     for pid in children(p.pid):

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ACLs in the kernel's form (xattr, include/uapi/linux/posix_acl_xattr.h, version 2, little-endian)
- * and the cache of rules. Rules never change, so cached rules are only evicted.
+ * and the cache of rules. Rules never change on a server. On SQL one that takes over without the last
+ * changes may give their ids to other rules: each connection that is made empties the cache.
  */
 #include <endian.h>
 #include <errno.h>
@@ -27,7 +28,8 @@ enum { HEADER_BYTES = 4, ENTRY_BYTES = 8, XATTR_VERSION = 2 };
 #define NO_ID UINT32_MAX
 
 struct cfs_acl_cache {
-	pthread_mutex_t lock; /* protects slots */
+	pthread_mutex_t lock; /* protects the rest */
+	uint64_t connections; /* of the host, when the rules were read */
 	struct slot {
 		uint32_t id;
 		struct cfs_acl rule;
@@ -45,15 +47,21 @@ int cfs_acl_cache_create(struct cfs_acl_cache **ret)
 	return 0;
 }
 
-void cfs_acl_cache_destroy(struct cfs_acl_cache *c)
+static void forget(struct cfs_acl_cache *c)
 {
 	size_t i;
 
-	if (!c)
-		return;
 	for (i = 0; c->slots && i < CACHE_SLOTS; i++)
 		cfs_acl_release(&c->slots[i].rule);
 	free(c->slots);
+	c->slots = NULL;
+}
+
+void cfs_acl_cache_destroy(struct cfs_acl_cache *c)
+{
+	if (!c)
+		return;
+	forget(c);
 	pthread_mutex_destroy(&c->lock);
 	free(c);
 }
@@ -64,13 +72,16 @@ static bool cached(struct cfs_meta *m, uint32_t id, struct cfs_acl *ret)
 	bool found = false;
 
 	pthread_mutex_lock(&c->lock);
-	if (c->slots && c->slots[id % CACHE_SLOTS].id == id)
+	if (c->connections == atomic_load(&m->host.connections) && c->slots &&
+	    c->slots[id % CACHE_SLOTS].id == id)
 		found = cfs_acl_copy(&c->slots[id % CACHE_SLOTS].rule, ret) == 0;
 	pthread_mutex_unlock(&c->lock);
 	return found;
 }
 
-static void remember(struct cfs_meta *m, uint32_t id, const struct cfs_acl *rule)
+/* connections: of the host, before the server was asked. */
+static void remember(struct cfs_meta *m, uint32_t id, const struct cfs_acl *rule,
+		     uint64_t connections)
 {
 	struct cfs_acl_cache *c = m->acls;
 	struct cfs_acl copy;
@@ -79,9 +90,13 @@ static void remember(struct cfs_meta *m, uint32_t id, const struct cfs_acl *rule
 	if (cfs_acl_copy(rule, &copy))
 		return;
 	pthread_mutex_lock(&c->lock);
-	if (!c->slots)
+	if (connections > c->connections) {
+		forget(c);
+		c->connections = connections;
+	}
+	if (connections == c->connections && !c->slots)
 		c->slots = calloc(CACHE_SLOTS, sizeof(*c->slots));
-	if (c->slots) {
+	if (connections == c->connections && c->slots) {
 		s = &c->slots[id % CACHE_SLOTS];
 		cfs_acl_release(&s->rule);
 		*s = (struct slot){id, copy};
@@ -93,13 +108,14 @@ static void remember(struct cfs_meta *m, uint32_t id, const struct cfs_acl *rule
 
 int cfs_acl_get(struct cfs_meta *m, const struct cfs_ctx *ctx, uint32_t id, struct cfs_acl *ret)
 {
+	uint64_t connections = atomic_load(&m->host.connections);
 	int rc;
 
 	if (cached(m, id, ret))
 		return 0;
 	rc = m->eng->ops->get_acl(m->eng, ctx, id, ret);
 	if (!rc)
-		remember(m, id, ret);
+		remember(m, id, ret, connections);
 	return rc;
 }
 
@@ -271,6 +287,7 @@ static int store_rule(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t i
 		      const struct cfs_attr *attr, const struct cfs_acl *rule)
 {
 	int mode = is_default ? -1 : (attr->mode & 07000) | cfs_acl_mode(rule);
+	uint64_t connections = atomic_load(&m->host.connections);
 	uint32_t id = 0;
 	int rc;
 
@@ -284,7 +301,7 @@ static int store_rule(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t i
 		rc = m->eng->ops->put_acl(m->eng, ctx, rule, &id);
 		if (rc)
 			return rc;
-		remember(m, id, rule);
+		remember(m, id, rule, connections);
 	}
 	return set_id(m, ctx, ino, is_default, id, mode);
 }

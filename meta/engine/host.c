@@ -43,6 +43,11 @@ uint64_t cfs_host_txn_number(struct cfs_engine_host *host)
 	return atomic_fetch_add(&host->txn_number, 1) + 1;
 }
 
+void cfs_host_connected(struct cfs_engine_host *host)
+{
+	atomic_fetch_add(&host->connections, 1);
+}
+
 void cfs_host_count(struct cfs_engine_host *host, enum cfs_meta_op op, unsigned round_trips,
 		    unsigned retries)
 {

@@ -31,6 +31,7 @@ struct cfs_engine_host {
 	_Atomic bool dir_stats, changelog; /* of the volume's setting */
 	_Atomic uint64_t sid;		   /* 0: no session */
 	_Atomic uint64_t txn_number;
+	_Atomic uint64_t connections; /* cfs_host_connected(): calls so far */
 
 	struct cfs_op_counters op[CFS_META_OP_COUNT];
 	_Atomic uint64_t retries;
@@ -49,6 +50,8 @@ uint64_t cfs_host_sid(struct cfs_engine_host *host);
 bool cfs_host_dir_stats(struct cfs_engine_host *host);
 bool cfs_host_changelog(struct cfs_engine_host *host);
 uint64_t cfs_host_txn_number(struct cfs_engine_host *host); /* 1, 2, ... for changelog lines */
+/* Called by an engine on SQL before a connection is used. */
+void cfs_host_connected(struct cfs_engine_host *host);
 void cfs_host_count(struct cfs_engine_host *host, enum cfs_meta_op op, unsigned round_trips,
 		    unsigned retries);
 

@@ -150,6 +150,7 @@ static int connect_to(struct sql_db *db, bool writer, struct sql_conn **ret, cha
 
 	if (r)
 		return r;
+	cfs_host_connected(db->engine.host);
 	(*ret)->db = db;
 	(*ret)->writer = writer;
 	(*ret)->epoch = atomic_load(&db->epoch);

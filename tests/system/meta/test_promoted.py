@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A replica takes over that lacks the last changes, and mounts go on with numbers that only the lost
 changes have given them. A failure here is a block of one file under the name of another file's: data
-that was stored and fsynced is replaced."""
+that was stored and fsynced is replaced, or a user who may read what is not for him."""
 
 import os
+import struct
 
 import pytest
 
@@ -14,6 +15,7 @@ from test_postgresql import standby_of
 
 pytestmark = pytest.mark.deadline(180)
 LOST = "database|connection|engine|session"
+ACL, NO_ID = "system.posix_acl_access", 0xFFFFFFFF
 
 
 class PostgresPair:
@@ -99,31 +101,50 @@ class RedisPair:
         self.replica.connect("0").replicaof("no", "one")
 
 
+class TwoMounts:
+    """Of a volume whose server has a replica."""
+
+    def __init__(self, ws, engine, **options):
+        need_engine(engine)
+        self.pair = {"postgres": PostgresPair, "mysql": MysqlPair, "redis": RedisPair}[engine](ws)
+        port = self.pair.primary.port
+        self.way = CountingProxy(port)
+        ws.cleanups.append(self.way.close)
+        url = self.pair.primary.database().url.replace(":%d" % port, ":%d" % self.way.port)
+        self.volume = ws.volume(url=url, trash_days=0, **options)
+        self.a, self.b = (
+            self.volume.mount("heartbeat=60,attr-cache=0,entry-cache=0,max-deletes=2") for _ in range(2)
+        )
+        for m in (self.a, self.b):
+            m.allow(LOST)
+
+    def lag(self):
+        """The replica gets no further change."""
+        wait_until(self.pair.caught_up, 30 * SLOW, "the replica")
+        self.pair.cut()
+
+    def fail_over(self):
+        self.pair.primary.kill9()
+        self.pair.promote()
+        self.way.server_port = self.pair.replica.port
+        self.way.cut()
+
+
 @pytest.mark.parametrize("of", ["inodes and slices", "slices"])
 @pytest.mark.parametrize("engine", ["postgres", "mysql", "redis"])
 def test_numbers_that_the_promoted_server_never_gave(ws, engine, of):
     """Mount `a` takes its numbers from the old server after the replica's last change, and has no
     block left when `b` takes its own from the new one."""
-    need_engine(engine)
-    pair = {"postgres": PostgresPair, "mysql": MysqlPair, "redis": RedisPair}[engine](ws)
-    db = pair.primary.database()
-    way = CountingProxy(pair.primary.port)
-    ws.cleanups.append(way.close)
-    v = ws.volume(url=db.url.replace(":%d" % pair.primary.port, ":%d" % way.port), trash_days=0)
-    a, b = (v.mount("heartbeat=60,attr-cache=0,entry-cache=0,max-deletes=2") for _ in range(2))
+    two = TwoMounts(ws, engine)
+    v, a, b = two.volume, two.a, two.b
     for m in (a, b):
-        m.allow(LOST)
         if of == "slices":
             (m / ("empty%d" % m.pid())).touch()
-    wait_until(pair.caught_up, 30 * SLOW, "the replica")
-    pair.cut()
+    two.lag()
     store(a / "lost", b"lost")
     os.unlink(a / "lost")
     wait_until(lambda: not blocks(v), 30 * SLOW, "the removal of the block")
-    pair.primary.kill9()
-    pair.promote()
-    way.server_port = pair.replica.port
-    way.cut()
+    two.fail_over()
     for i in range(3):
         store(b / ("b%d" % i), b"b%d" % i)
         store(a / ("a%d" % i), b"a%d" % i)
@@ -136,6 +157,27 @@ def test_numbers_that_the_promoted_server_never_gave(ws, engine, of):
     assert len({os.stat(m / n).st_ino for n in names}) == 6
     assert {n: (m / n).read_bytes() for n in names} == {n: content(n.encode()) for n in names}
     m.umount()
+
+
+@pytest.mark.parametrize("engine", ["postgres", "mysql", "redis"])
+def test_rule_that_the_promoted_server_never_had(ws, engine):
+    """An ACL rule of mount `a` is lost, and one of `b` gets its number: `a` must not take its own for that,
+    and let in whom it names."""
+    two = TwoMounts(ws, engine, enable_acl=True)
+    lost, kept = acl(1000), acl(1001)
+    (two.a / "f").touch()
+    two.lag()
+    os.setxattr(two.a / "f", ACL, lost)
+    assert os.getxattr(two.a / "f", ACL) == lost
+    two.fail_over()
+    os.setxattr(two.b / "f", ACL, kept)
+    assert os.getxattr(two.a / "f", ACL) == kept
+
+
+def acl(uid):
+    """rw-, and for that user, too (posix_acl_xattr.h)."""
+    entries = [(0x01, 6, NO_ID), (0x02, 6, uid), (0x04, 0, NO_ID), (0x10, 6, NO_ID), (0x20, 0, NO_ID)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *e) for e in entries)
 
 
 def content(text):

@@ -2,8 +2,9 @@
 /*
  * Names in the root that the mount keeps for itself. A write to .control is one request, and the
  * reads behind it on the same descriptor return the answer. The first read carries the request out,
- * not the write: the kernel lets only one write to a file run at a time. .stats and .config show
- * the state at their open.
+ * not the write: the kernel lets only one write to a file run at a time. Until the answer is read to
+ * its end further writes fail with EBUSY: threads that share the descriptor would get each other's.
+ * .stats and .config show the state at their open.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -41,6 +42,7 @@ struct special_open {
 	char *text;
 	size_t request_len;
 	char *request; /* not yet carried out */
+	bool asked;    /* the answer is not read to its end */
 };
 
 static cfs_ino_t special_ino(enum special_kind kind)
@@ -261,7 +263,12 @@ int special_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h
 		memcpy(req + len, src[i].iov_base, src[i].iov_len);
 	req[len] = '\0';
 	pthread_mutex_lock(&s->lock);
-	free(s->request);
+	if (s->asked) {
+		pthread_mutex_unlock(&s->lock);
+		free(req);
+		return -EBUSY;
+	}
+	s->asked = true;
 	s->request = req;
 	s->request_len = len;
 	free(s->text);
@@ -286,14 +293,14 @@ static int carry_out(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct specia
 		return 0;
 	r = v->conf.control(v->conf.control_arg, ctx, req, len, &reply, &reply_len);
 	free(req);
-	if (r < 0)
-		return r;
 	pthread_mutex_lock(&s->lock);
-	free(s->text);
-	s->text = reply;
-	s->text_len = reply_len;
+	s->asked = r == 0 && reply_len > 0;
+	if (r == 0) {
+		s->text = reply;
+		s->text_len = reply_len;
+	}
 	pthread_mutex_unlock(&s->lock);
-	return 0;
+	return r;
 }
 
 static int copy_to_segs(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *src, size_t len,
@@ -330,6 +337,7 @@ static size_t copy_text(struct special_open *s, uint64_t off, char *buf, size_t 
 		off -= s->text_off;
 		len = CFS_MIN(size, s->text_len - (size_t)off);
 		memcpy(buf, s->text + off, len);
+		s->asked &= off + len < s->text_len;
 	}
 	pthread_mutex_unlock(&s->lock);
 	return len;

@@ -190,6 +190,74 @@ static void reserved_names_are_refused(void **state)
 	assert_int_equal(lookup(".control", &e), -ENOENT);
 }
 
+static int control(void *arg, const struct cfs_ctx *ctx, const char *req, size_t len, char **ret,
+		   size_t *ret_len)
+{
+	int n = asprintf(ret, *req == '0' ? "" : "answer to %c", *req);
+
+	*ret_len = (size_t)n;
+	if (*req != 'x')
+		return 0;
+	free(*ret);
+	return -EINVAL;
+}
+
+static int ask(uint64_t fh, uint64_t off, const char *req)
+{
+	const struct iovec iov = {.iov_base = (void *)req, .iov_len = strlen(req)};
+	struct cfs_ctx c = ctx();
+	uint64_t at;
+
+	return cfs_vfs_write(vfs, &c, fh, off, false, &iov, 1, &at);
+}
+
+static int answer(uint64_t fh, uint64_t off, uint32_t size, const char *want)
+{
+	struct cfs_segs segs;
+	struct cfs_ctx c = ctx();
+	char buf[64] = "";
+	int r;
+
+	cfs_segs_init(&segs);
+	r = cfs_vfs_read(vfs, &c, fh, off, size, NULL, &segs);
+	if (r == 0) {
+		cfs_segs_copy_out(&segs, 0, buf, segs.len);
+		assert_string_equal(buf, want);
+	}
+	cfs_segs_release(&segs);
+	return r;
+}
+
+/* Without it: of two threads on one descriptor one gets the other's answer, and its own request is lost. */
+static void a_request_ends_before_the_next(void **state)
+{
+	const struct cfs_vfs_conf conf = {.pool = pool, .control = control};
+	struct cfs_vfs_entry e;
+	struct cfs_vfs_open o;
+	struct cfs_ctx c;
+
+	start(0, 0);
+	cfs_vfs_destroy(vfs);
+	assert_int_equal(cfs_vfs_create(&conf, &vfs), 0);
+	c = ctx();
+	assert_int_equal(lookup(".control", &e), 0);
+	assert_int_equal(cfs_vfs_open(vfs, &c, e.ino, O_RDWR, &o), 0);
+	assert_int_equal(ask(o.fh, 0, "b"), 0);
+	assert_int_equal(ask(o.fh, 1, "c"), -EBUSY);
+	assert_int_equal(answer(o.fh, 1, 6, "answer"), 0);
+	assert_int_equal(ask(o.fh, 7, "c"), -EBUSY);
+	assert_int_equal(answer(o.fh, 7, 64, " to b"), 0);
+	assert_int_equal(answer(o.fh, 12, 64, ""), 0);
+	/* Neither a failure nor an empty answer keeps the next one out. */
+	assert_int_equal(ask(o.fh, 12, "x"), 0);
+	assert_int_equal(answer(o.fh, 13, 64, ""), -EINVAL);
+	assert_int_equal(ask(o.fh, 13, "0"), 0);
+	assert_int_equal(answer(o.fh, 14, 64, ""), 0);
+	assert_int_equal(ask(o.fh, 14, "d"), 0);
+	assert_int_equal(answer(o.fh, 15, 64, "answer to d"), 0);
+	assert_int_equal(release(o.fh), 0);
+}
+
 /* ---- callers and attributes ---- */
 
 /* Without it: files served over root-squash belong to root after all, or nobody may use them. */
@@ -282,6 +350,7 @@ int main(void)
 		cmocka_unit_test_teardown(a_slow_reader_of_the_log_is_told_what_it_lost, stop),
 		cmocka_unit_test_teardown(the_slowest_requests_are_kept_for_a_while, stop),
 		cmocka_unit_test_teardown(reserved_names_are_refused, stop),
+		cmocka_unit_test_teardown(a_request_ends_before_the_next, stop),
 		cmocka_unit_test_teardown(identities_are_replaced, stop),
 		cmocka_unit_test_teardown(a_file_that_has_appeared_is_judged, stop),
 		cmocka_unit_test_teardown(security_attributes_do_not_exist_by_default, stop),

@@ -69,16 +69,11 @@ void sql_sqlite_close(struct cfs_engine *e);
 
 /* Maps a result code; unexpected ones are logged with the statement (or NULL) at fault. */
 int sqlite_error(sqlite3 *handle, int rc, const char *statement);
-/* vfs: NULL or SQLITE_WRITER_VFS. */
-int sqlite_open_handle(struct sqlite_db *db, int flags, const char *vfs, sqlite3 **ret);
+int sqlite_open_handle(struct sqlite_db *db, int flags, sqlite3 **ret);
 /* Reads the first page: detects a file that is not a database, or is locked. */
 int sqlite_probe(sqlite3 *handle);
 /* Runs a statement without parameters and result, formatted by sqlite3_mprintf (%w, %q). */
 __attribute__((format(printf, 2, 3))) int sqlite_run(sqlite3 *handle, const char *fmt, ...);
-
-/* sqlite-vfs.c: for the write connection */
-#define SQLITE_WRITER_VFS "cachefs-writer"
-void sqlite_vfs_register(void);
 
 /* sqlite-log.c */
 void sqlite_checkpointer_init(struct sqlite_db *db);

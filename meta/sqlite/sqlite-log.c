@@ -113,7 +113,7 @@ static void sync_database(sqlite3 *handle)
 /* A connection opens the log only when it reads the database. */
 static int open_own_handle(struct sqlite_db *db, sqlite3 **ret)
 {
-	int rc = sqlite_open_handle(db, SQLITE_OPEN_READWRITE, NULL, ret);
+	int rc = sqlite_open_handle(db, SQLITE_OPEN_READWRITE, ret);
 
 	if (!rc)
 		rc = sqlite_probe(*ret);

@@ -89,7 +89,6 @@ static void configure(void)
 	sqlite3_config(SQLITE_CONFIG_MULTITHREAD);
 	sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
 	sqlite3_initialize();
-	sqlite_vfs_register();
 }
 
 /* A "file:" URI, with special characters escaped. */
@@ -110,7 +109,7 @@ static char *immutable_uri(const char *path)
 	return uri;
 }
 
-int sqlite_open_handle(struct sqlite_db *db, int flags, const char *vfs, sqlite3 **ret)
+int sqlite_open_handle(struct sqlite_db *db, int flags, sqlite3 **ret)
 {
 	char *uri = NULL;
 	int rc;
@@ -121,7 +120,7 @@ int sqlite_open_handle(struct sqlite_db *db, int flags, const char *vfs, sqlite3
 			return SQLITE_NOMEM;
 		flags |= SQLITE_OPEN_URI;
 	}
-	rc = sqlite3_open_v2(uri ? uri : db->path, ret, flags | SQLITE_OPEN_NOMUTEX, vfs);
+	rc = sqlite3_open_v2(uri ? uri : db->path, ret, flags | SQLITE_OPEN_NOMUTEX, NULL);
 	free(uri);
 	if (*ret)
 		sqlite3_extended_result_codes(*ret, 1);
@@ -251,7 +250,7 @@ static int sqlite_connect(struct sql_db *sql, bool writer, struct sql_conn **ret
 		free(s);
 		return -EIO;
 	}
-	rc = sqlite_open_handle(db, flags, writer ? SQLITE_WRITER_VFS : NULL, &s->handle);
+	rc = sqlite_open_handle(db, flags, &s->handle);
 	if (!rc)
 		rc = sqlite_probe(s->handle);
 	if (needs_immutable(db, rc)) {
@@ -261,7 +260,7 @@ static int sqlite_connect(struct sql_db *sql, bool writer, struct sql_conn **ret
 		atomic_store(&db->immutable, true);
 		sqlite3_close(s->handle);
 		s->handle = NULL;
-		rc = sqlite_open_handle(db, flags, writer ? SQLITE_WRITER_VFS : NULL, &s->handle);
+		rc = sqlite_open_handle(db, flags, &s->handle);
 		if (!rc)
 			rc = sqlite_probe(s->handle);
 	}

@@ -45,9 +45,8 @@ struct cfs_vfs_conf {
 	bool read_only;
 	bool hide_internal; /* listings do not show special files */
 	/*
-	 * Extended attributes that are reported as absent without a round trip. no_xattr: all but
-	 * ACLs. Else those in "security." that are not enabled here: the kernel reads
-	 * security.capability before writes.
+	 * Extended attributes that are not supported, which is told without a round trip. no_xattr:
+	 * all but ACLs. Else those in "security." that are not enabled here.
 	 */
 	bool no_xattr;
 	bool security_xattr; /* all of "security." */

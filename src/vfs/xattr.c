@@ -46,6 +46,17 @@ static int check(const struct cfs_vfs *v, cfs_ino_t ino, const char *name)
 	return ino_is_special(ino) || is_hidden(v, name) ? -EOPNOTSUPP : 0;
 }
 
+/*
+ * An attribute that is hidden is not supported: ls(1) then asks for security.selinux once, and not
+ * for each file. Capabilities are absent: getcap(8) would complain about each file.
+ */
+static int check_present(const struct cfs_vfs *v, cfs_ino_t ino, const char *name)
+{
+	int r = check(v, ino, name);
+
+	return r == -EOPNOTSUPP && !strcmp(name, "security.capability") ? -ENODATA : r;
+}
+
 /* MySQL, PostgreSQL and dumps keep only such names of extended attributes. */
 static bool is_utf8(const char *name)
 {
@@ -85,12 +96,12 @@ static int found_none(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 ssize_t cfs_vfs_getxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const char *name, void *buf, size_t size)
 {
-	int r = check(v, ino, name);
+	int r = check_present(v, ino, name);
 	ssize_t n;
 
 	/* Without the engine, as the kernel asks for security.capability before every write. */
 	if (r < 0)
-		return r == -EOPNOTSUPP && begins(name, "security.") ? -ENODATA : r;
+		return r;
 	ino = ino_in(v, ino);
 	r = check_read(v, ctx, ino, name);
 	if (r < 0)
@@ -162,10 +173,10 @@ int cfs_vfs_setxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 int cfs_vfs_removexattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			const char *name)
 {
-	int r = check(v, ino, name);
+	int r = check_present(v, ino, name);
 
 	if (r < 0)
-		return r == -EOPNOTSUPP && begins(name, "security.") ? -ENODATA : r;
+		return r;
 	ino = ino_in(v, ino);
 	r = store_change(v, ctx, ino);
 	if (r == 0)

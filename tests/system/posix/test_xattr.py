@@ -11,6 +11,7 @@ import pytest
 
 from cachefs import wait_until
 from syscalls import data, fails, mode, read, user, write
+from test_special import lines_of
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -114,6 +115,11 @@ def test_security_xattrs_are_an_option(ws):
         os.setxattr(plain / "f", "security.other", b"1")
     with fails("ENODATA"):
         os.getxattr(plain / "f", "security.capability")
+    for name in ("security.selinux", "security.other"):
+        with fails("ENOTSUP"):
+            os.getxattr(plain / "f", name)
+        with fails("ENOTSUP"):
+            os.removexattr(plain / "f", name)
     # v2 capabilities: cap_net_bind_service+ep
     value = bytes.fromhex("0100000200040000000000000000000000000000")
     os.setxattr(cap / "f", "security.capability", value)
@@ -336,3 +342,15 @@ def test_no_acl_without_the_volumes_consent(mnt):
             os.setxattr(mnt / "d", name, value)
         with fails("ENOTSUP"):
             os.getxattr(mnt / "d", name)
+
+
+def test_ls_asks_for_attributes_once(mnt):
+    """ls -l takes a file system that does not support security.selinux at its word."""
+    (mnt / "d").mkdir()
+    for i in range(100):
+        write(mnt / "d" / str(i), b"")
+    log = os.open(mnt / ".accesslog", os.O_RDONLY)
+    subprocess.run(["ls", "-l", mnt / "d"], check=True, stdout=subprocess.DEVNULL)
+    asked = sum(" getxattr (" in x for x in lines_of(log))
+    os.close(log)
+    assert 1 <= asked <= 4

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "cleanup.h"
 #include "clock.h"
 #include "log.h"
 #include "logring.h"
@@ -218,8 +219,8 @@ static bool fold(enum cfs_log_level level, const char *text, struct target *ret_
 {
 	uint64_t now = cfs_now_ms();
 	bool same;
+	CFS_LOCK_GUARD(&lock);
 
-	pthread_mutex_lock(&lock);
 	same = last_ms && now - last_ms < CFS_LOG_FOLD_MS && level == last_level &&
 	       strcmp(text, last_text) == 0;
 	if (same) {
@@ -233,7 +234,6 @@ static bool fold(enum cfs_log_level level, const char *text, struct target *ret_
 		last_ms = now;
 		memcpy(last_text, text, strlen(text) + 1);
 	}
-	pthread_mutex_unlock(&lock);
 	return same;
 }
 

@@ -5,6 +5,7 @@
 
 #include "activity.h"
 #include "bytes.h"
+#include "cleanup.h"
 #include "thread.h"
 #include "workers.h"
 
@@ -158,8 +159,8 @@ int cfs_workers_submit(struct cfs_workers *w, struct cfs_job *job, cfs_deadline_
 {
 	bool full;
 	int r = 0;
+	CFS_LOCK_GUARD(&w->lock);
 
-	pthread_mutex_lock(&w->lock);
 	full = w->queued >= w->limit;
 	if (full)
 		cfs_activity_wait(CFS_WAIT_QUEUE, 0, w->name);
@@ -176,51 +177,40 @@ int cfs_workers_submit(struct cfs_workers *w, struct cfs_job *job, cfs_deadline_
 	} else if (w->queued < w->limit) {
 		r = enqueue(w, job);
 	}
-	pthread_mutex_unlock(&w->lock);
 	return r;
 }
 
 int cfs_workers_try_submit(struct cfs_workers *w, struct cfs_job *job)
 {
-	int r;
+	CFS_LOCK_GUARD(&w->lock);
 
-	pthread_mutex_lock(&w->lock);
 	if (w->stopping)
-		r = -ESHUTDOWN;
-	else if (w->queued >= w->limit)
-		r = -EAGAIN;
-	else
-		r = enqueue(w, job);
-	pthread_mutex_unlock(&w->lock);
-	return r;
+		return -ESHUTDOWN;
+	return w->queued < w->limit ? enqueue(w, job) : -EAGAIN;
 }
 
 int cfs_workers_drain(struct cfs_workers *w, cfs_deadline_t deadline)
 {
 	int r = 0;
+	CFS_LOCK_GUARD(&w->lock);
 
-	pthread_mutex_lock(&w->lock);
 	while ((w->head || w->busy) && r == 0)
 		r = cfs_cond_wait(&w->empty, &w->lock, deadline);
-	r = w->head || w->busy ? -ETIMEDOUT : 0;
-	pthread_mutex_unlock(&w->lock);
-	return r;
+	return w->head || w->busy ? -ETIMEDOUT : 0;
 }
 
 bool cfs_workers_cancel(struct cfs_workers *w, struct cfs_job *job)
 {
 	struct cfs_job **link;
-	bool found;
+	CFS_LOCK_GUARD(&w->lock);
 
-	pthread_mutex_lock(&w->lock);
-	link = &w->head;
-	while (*link && *link != job)
-		link = &(*link)->next;
-	found = *link != NULL;
-	if (found)
-		dequeue(w, link);
-	pthread_mutex_unlock(&w->lock);
-	return found;
+	for (link = &w->head; *link; link = &(*link)->next) {
+		if (*link == job) {
+			dequeue(w, link);
+			return true;
+		}
+	}
+	return false;
 }
 
 void cfs_workers_replace(struct cfs_workers *w)

@@ -183,18 +183,16 @@ static void close_bucket(struct cfs_object_file *o)
 
 static int open_bucket(struct cfs_object_file *o, struct cfs_object_descs *d)
 {
-	int r = 0;
 	unsigned i;
+	CFS_LOCK_GUARD(&o->open_lock);
 
-	pthread_mutex_lock(&o->open_lock);
-	for (i = 0; i < CFS_ARRAY_SIZE(o->fd) && r == 0; i++) {
+	for (i = 0; i < CFS_ARRAY_SIZE(o->fd); i++) {
 		if (o->fd[i] < 0)
 			o->fd[i] = open_desc(o->bucket, d, i);
 		if (o->fd[i] < 0)
-			r = -errno;
+			return -errno;
 	}
-	pthread_mutex_unlock(&o->open_lock);
-	return r;
+	return 0;
 }
 
 /* Opens the bucket again under the same descriptors: its path has another file system. */

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/text/opt.h"
 #include "object-internal.h"
@@ -285,22 +286,20 @@ static struct space *new_space(const char *name, size_t name_len, uint64_t limit
 static struct space *join_space(const char *name, size_t name_len, uint64_t limit)
 {
 	struct space *sp;
+	CFS_LOCK_GUARD(&spaces_lock);
 
-	pthread_mutex_lock(&spaces_lock);
 	for (sp = spaces; sp; sp = sp->next) {
 		if (strlen(sp->name) == name_len && memcmp(sp->name, name, name_len) == 0)
 			break;
 	}
 	if (!sp) {
 		sp = new_space(name, name_len, limit);
-		if (sp) {
-			sp->next = spaces;
-			spaces = sp;
-		}
+		if (!sp)
+			return NULL;
+		sp->next = spaces;
+		spaces = sp;
 	}
-	if (sp)
-		sp->opens++;
-	pthread_mutex_unlock(&spaces_lock);
+	sp->opens++;
 	return sp;
 }
 

@@ -10,6 +10,7 @@
 
 #include "append.h"
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 
 enum {
@@ -399,12 +400,9 @@ static int append_some(struct cfs_replica *r)
 
 static bool is_late(struct cfs_replica *r)
 {
-	bool late;
+	CFS_LOCK_GUARD(&r->lock);
 
-	pthread_mutex_lock(&r->lock);
-	late = r->stop && cfs_deadline_passed(r->stop_by);
-	pthread_mutex_unlock(&r->lock);
-	return late;
+	return r->stop && cfs_deadline_passed(r->stop_by);
 }
 
 int append_all(struct cfs_replica *r)

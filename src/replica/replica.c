@@ -79,11 +79,10 @@ const struct cfs_metric_table cfs_replica_metrics = CFS_METRIC_TABLE(metrics);
 static void base_has_ended(void *arg)
 {
 	struct cfs_replica *r = arg;
+	CFS_LOCK_GUARD(&r->lock);
 
-	pthread_mutex_lock(&r->lock);
 	r->poked = true;
 	pthread_cond_signal(&r->wake);
-	pthread_mutex_unlock(&r->lock);
 }
 
 /* The first step of log_view_open(). */
@@ -212,17 +211,14 @@ static int restart_log(struct cfs_replica *r)
 /* Gives cfs_replica_start() its result. False: it does not wait for one. */
 static bool answer_start(struct cfs_replica *r, int rc, const char *err)
 {
-	bool waits;
+	CFS_LOCK_GUARD(&r->lock);
 
-	pthread_mutex_lock(&r->lock);
-	waits = r->start_result == 1;
-	if (waits) {
-		r->start_result = rc;
-		snprintf(r->err, sizeof(r->err), "%s", err);
-		pthread_cond_broadcast(&r->answered);
-	}
-	pthread_mutex_unlock(&r->lock);
-	return waits;
+	if (r->start_result != 1)
+		return false;
+	r->start_result = rc;
+	snprintf(r->err, sizeof(r->err), "%s", err);
+	pthread_cond_broadcast(&r->answered);
+	return true;
 }
 
 /*
@@ -322,17 +318,14 @@ static void note_success(struct cfs_replica *r)
 /* Sleeps until there is something to do. False: the replica stops. */
 static bool sleep_a_while(struct cfs_replica *r, cfs_deadline_t until, uint64_t *ret_asked)
 {
-	bool go_on;
+	CFS_LOCK_GUARD(&r->lock);
 
-	pthread_mutex_lock(&r->lock);
 	while (!r->stop && !r->poked && (!r->hurry || r->tries) &&
 	       !cfs_cond_wait(&r->wake, &r->lock, until))
 		;
 	r->poked = r->hurry = false;
 	*ret_asked = r->n_asked;
-	go_on = !r->stop;
-	pthread_mutex_unlock(&r->lock);
-	return go_on;
+	return !r->stop;
 }
 
 static void answer(struct cfs_replica *r, uint64_t asked)
@@ -506,8 +499,8 @@ int cfs_replica_wait(struct cfs_replica *r, bool hurry, cfs_deadline_t deadline)
 {
 	uint64_t mine;
 	int rc = 0;
+	CFS_LOCK_GUARD(&r->lock);
 
-	pthread_mutex_lock(&r->lock);
 	mine = ++r->n_asked;
 	r->hurry |= hurry;
 	if (hurry)
@@ -515,11 +508,8 @@ int cfs_replica_wait(struct cfs_replica *r, bool hurry, cfs_deadline_t deadline)
 	while (!rc && !r->fenced && r->n_answered < mine)
 		rc = cfs_cond_wait(&r->answered, &r->lock, deadline);
 	if (r->n_answered >= mine)
-		rc = 0;
-	else if (r->fenced)
-		rc = -EROFS;
-	pthread_mutex_unlock(&r->lock);
-	return rc;
+		return 0;
+	return r->fenced ? -EROFS : rc;
 }
 
 void cfs_replica_stop(struct cfs_replica *r, cfs_deadline_t deadline)

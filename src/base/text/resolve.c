@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -51,8 +52,8 @@ static void *run(void *arg)
 	struct lookup *l = arg, **at;
 	struct cfs_addresses found;
 	int error = ask(l->host, l->port, 0, &found);
+	CFS_LOCK_GUARD(&lock);
 
-	pthread_mutex_lock(&lock);
 	for (at = &running; *at != l; at = &(*at)->next)
 		;
 	*at = l->next;
@@ -62,7 +63,6 @@ static void *run(void *arg)
 	pthread_cond_broadcast(&ended);
 	if (!l->waiting)
 		free(l);
-	pthread_mutex_unlock(&lock);
 	return NULL;
 }
 

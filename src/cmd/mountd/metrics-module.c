@@ -21,6 +21,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/module.h"
@@ -200,8 +201,8 @@ static void on_connection(void *arg, struct MHD_Connection *conn, void **context
 	const union MHD_ConnectionInfo *info;
 	struct connection *c = *context;
 	struct server *s = arg;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	if (what == MHD_CONNECTION_NOTIFY_STARTED) {
 		info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
 		c = info ? calloc(1, sizeof(*c)) : NULL;
@@ -219,7 +220,6 @@ static void on_connection(void *arg, struct MHD_Connection *conn, void **context
 		s->n_kept -= !c->cut;
 		free(c);
 	}
-	pthread_mutex_unlock(&s->lock);
 }
 
 static void set_busy(struct server *s, struct MHD_Connection *conn, bool busy)
@@ -246,15 +246,14 @@ static void *watch(void *arg)
 {
 	struct server *s = arg;
 	struct connection *c;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	while (!s->stop) {
 		cfs_cond_wait(&s->wake, &s->lock, cfs_deadline_in(s->n_kept ? LOOK_MS : ANSWER_MS));
 		TAILQ_FOREACH(c, &s->connections, link)
 		if (!c->cut && cfs_deadline_passed(c->until))
 			cut(s, c);
 	}
-	pthread_mutex_unlock(&s->lock);
 	return NULL;
 }
 

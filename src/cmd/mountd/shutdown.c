@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/activity.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "cmd/access/cmd.h"
@@ -185,8 +186,8 @@ static void *watch(void *arg)
 	char told[WAITS_MAX] = "";
 	struct work w, last = {0};
 	bool moved = true;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	while (!s->done) {
 		w = look(s);
 		moved = moved || w.done != last.done;
@@ -208,7 +209,6 @@ static void *watch(void *arg)
 		}
 		cfs_cond_wait(&s->changed, &s->lock, cfs_deadline_in(LOOK_MS));
 	}
-	pthread_mutex_unlock(&s->lock);
 	return NULL;
 }
 

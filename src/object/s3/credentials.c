@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/unwanted.h"
 #include "s3.h"
@@ -236,8 +237,8 @@ int cfs_s3_credentials_get(struct cfs_s3_credentials *c, cfs_deadline_t deadline
 			   const struct cfs_s3_keys **ret, char err[CFS_OBJECT_ERRLEN])
 {
 	int r = 0;
+	CFS_LOCK_GUARD(&c->lock);
 
-	pthread_mutex_lock(&c->lock);
 	if (wants_search(c))
 		refresh(c, deadline);
 	while (!is_usable(c) && c->searching && r == 0)
@@ -248,26 +249,19 @@ int cfs_s3_credentials_get(struct cfs_s3_credentials *c, cfs_deadline_t deadline
 	 */
 	if (is_usable(c) || (c->given && c->keys)) {
 		*ret = cfs_s3_keys_ref(c->keys);
-		r = 0;
-	} else {
-		r = cfs_fail(
-			err, -EACCES, "%s",
+		return 0;
+	}
+	return cfs_fail(err, -EACCES, "%s",
 			c->keys ? "the credentials have expired and there are no others"
 				: "no credentials: give ACCESS_KEY and SECRET_KEY, a profile in "
 				  "~/.aws/credentials, or a role of the instance");
-	}
-	pthread_mutex_unlock(&c->lock);
-	return r;
 }
 
 bool cfs_s3_credentials_expired(struct cfs_s3_credentials *c, const struct cfs_s3_keys *keys)
 {
-	bool others;
+	CFS_LOCK_GUARD(&c->lock);
 
-	pthread_mutex_lock(&c->lock);
 	if (c->keys == keys && !c->given)
 		c->refused = true;
-	others = !c->given && (c->keys != keys || cfs_deadline_passed(c->not_before));
-	pthread_mutex_unlock(&c->lock);
-	return others;
+	return !c->given && (c->keys != keys || cfs_deadline_passed(c->not_before));
 }

@@ -179,13 +179,10 @@ static int put(struct cfs_s3 *s, const struct cfs_s3_classes *classes, const cha
 
 static struct cfs_s3_classes *classes_get(struct cfs_s3 *s)
 {
-	struct cfs_s3_classes *c;
+	CFS_LOCK_GUARD(&s->classes_lock);
 
-	pthread_mutex_lock(&s->classes_lock);
-	c = s->classes;
-	c->users++;
-	pthread_mutex_unlock(&s->classes_lock);
-	return c;
+	s->classes->users++;
+	return s->classes;
 }
 
 static void classes_free(struct cfs_s3_classes *c)

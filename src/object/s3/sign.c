@@ -91,22 +91,18 @@ static bool derive_key(const char *secret, const char *day, const char *region,
 static bool signing_key(struct cfs_s3_signer *s, const char *region, const struct cfs_s3_keys *keys,
 			const char *day, uint8_t out[HASH_LEN])
 {
-	bool ok = true;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	if (s->keys != keys || strcmp(s->day, day) != 0) {
-		ok = derive_key(keys->secret, day, region, s->key);
 		cfs_s3_keys_unref(s->keys);
 		s->keys = NULL;
-		if (ok) {
-			s->keys = cfs_s3_keys_ref(keys);
-			memcpy(s->day, day, sizeof(s->day));
-		}
+		if (!derive_key(keys->secret, day, region, s->key))
+			return false;
+		s->keys = cfs_s3_keys_ref(keys);
+		memcpy(s->day, day, sizeof(s->day));
 	}
-	if (ok)
-		memcpy(out, s->key, HASH_LEN);
-	pthread_mutex_unlock(&s->lock);
-	return ok;
+	memcpy(out, s->key, HASH_LEN);
+	return true;
 }
 
 static int hash_canonical(const struct cfs_s3_to_sign *what, char *names, size_t names_size,

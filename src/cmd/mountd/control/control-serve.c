@@ -181,29 +181,26 @@ int control_name(json_t *in, char name[CFS_NAME_MAX + 1], size_t *ret_len)
 static int start_job(struct control_server *s, struct control_job *job)
 {
 	size_t i;
-	int r = -EBUSY;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
-	for (i = 0; i < CONTROL_JOBS && r < 0; i++) {
+	for (i = 0; i < CONTROL_JOBS; i++) {
 		if (!s->jobs[i]) {
 			s->jobs[i] = job;
-			r = 0;
+			return 0;
 		}
 	}
-	pthread_mutex_unlock(&s->lock);
-	return r;
+	return -EBUSY;
 }
 
 static void end_job(struct control_server *s, struct control_job *job)
 {
 	size_t i;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	for (i = 0; i < CONTROL_JOBS; i++) {
 		if (s->jobs[i] == job)
 			s->jobs[i] = NULL;
 	}
-	pthread_mutex_unlock(&s->lock);
 }
 
 static json_t *progress(struct control_server *s, json_int_t id)

@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -124,14 +125,11 @@ void notify_send(const char *fmt, ...)
 static bool pause_for(struct notify *n, uint64_t ms)
 {
 	cfs_deadline_t until = cfs_deadline_in(ms);
-	bool go_on;
+	CFS_LOCK_GUARD(&n->lock);
 
-	pthread_mutex_lock(&n->lock);
 	while (!n->stop && !cfs_deadline_passed(until))
 		cfs_cond_wait(&n->changed, &n->lock, until);
-	go_on = !n->stop;
-	pthread_mutex_unlock(&n->lock);
-	return go_on;
+	return !n->stop;
 }
 
 static void *run(void *arg)

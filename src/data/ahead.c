@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "data-internal.h"
 
 #define FILES_MAX  512
@@ -102,12 +103,9 @@ static void judge(struct cfs_ahead *a, bool used)
 
 static bool is_trusted(struct cfs_ahead *a)
 {
-	bool trusted;
+	CFS_LOCK_GUARD(&a->lock);
 
-	pthread_mutex_lock(&a->lock);
-	trusted = a->wasted <= a->used + JUDGED / 4 || a->batches++ % RARELY == 0;
-	pthread_mutex_unlock(&a->lock);
-	return trusted;
+	return a->wasted <= a->used + JUDGED / 4 || a->batches++ % RARELY == 0;
 }
 
 static void drop(struct cfs_data *d, struct file *f, bool used)
@@ -349,10 +347,7 @@ void cfs_ahead_age(struct cfs_data *d)
 uint64_t cfs_ahead_waiting(void *part)
 {
 	struct cfs_data *d = part;
-	uint64_t bytes;
+	CFS_LOCK_GUARD(&d->ahead->lock);
 
-	pthread_mutex_lock(&d->ahead->lock);
-	bytes = d->ahead->bytes;
-	pthread_mutex_unlock(&d->ahead->lock);
-	return bytes;
+	return d->ahead->bytes;
 }

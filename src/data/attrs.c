@@ -13,6 +13,7 @@
  */
 #include <errno.h>
 
+#include "base/cleanup.h"
 #include "data-internal.h"
 
 static bool waits(const struct cfs_file *f)
@@ -131,8 +132,8 @@ int cfs_file_setattr(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t set
 {
 	struct cfs_attr attr, now;
 	int r = -EAGAIN;
+	CFS_LOCK_GUARD(&f->lock);
 
-	pthread_mutex_lock(&f->lock);
 	attr = f->attr;
 	cfs_file_overlay(f, &attr);
 	now = attr;
@@ -142,7 +143,6 @@ int cfs_file_setattr(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t set
 		note(f, set, &attr, &now);
 		*ret = now;
 	}
-	pthread_mutex_unlock(&f->lock);
 	return r;
 }
 
@@ -197,12 +197,9 @@ int cfs_file_store_change(struct cfs_file *f, const struct cfs_ctx *ctx)
 
 bool cfs_file_takes_change(struct cfs_file *f)
 {
-	bool takes;
+	CFS_LOCK_GUARD(&f->lock);
 
-	pthread_mutex_lock(&f->lock);
-	takes = has_carrier(f);
-	pthread_mutex_unlock(&f->lock);
-	return takes;
+	return has_carrier(f);
 }
 
 uint64_t cfs_data_changed_files(struct cfs_data *d)

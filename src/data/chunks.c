@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/cleanup.h"
 #include "data-internal.h"
 
 #define COMPACT_RECORDS 5
@@ -234,13 +235,10 @@ int cfs_chunk_load(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx)
 bool cfs_file_has_list(struct cfs_file *f)
 {
 	struct cfs_chunk *c;
-	bool has;
+	CFS_LOCK_GUARD(&f->lock);
 
-	pthread_mutex_lock(&f->lock);
 	c = cfs_chunk_find(f, 0);
-	has = c && cfs_chunk_sure(c);
-	pthread_mutex_unlock(&f->lock);
-	return has;
+	return c && cfs_chunk_sure(c);
 }
 
 /*

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/activity.h"
+#include "base/cleanup.h"
 #include "data-internal.h"
 
 #define END_PATIENCE 3 /* io_timeout_ms */
@@ -55,8 +56,8 @@ static bool has_ended(struct cfs_closing *c)
 	struct cfs_file *f = c->file;
 	struct cfs_wslice *s;
 	bool ended;
+	CFS_LOCK_GUARD(&f->lock);
 
-	pthread_mutex_lock(&f->lock);
 	s = TAILQ_FIRST(&f->slices);
 	ended = !s || s->seq > c->last || f->late_seq != c->late_seq;
 	if (!ended && atomic_load(&f->data->closing.ending)) {
@@ -67,7 +68,6 @@ static bool has_ended(struct cfs_closing *c)
 		c->err = f->errs[(f->err_seq - 1) % CFS_FILE_ERRORS];
 	if (ended)
 		release(f);
-	pthread_mutex_unlock(&f->lock);
 	return ended;
 }
 
@@ -97,22 +97,18 @@ static size_t front(struct cfs_closing_queue *q, struct cfs_closing *ret[CFS_COM
 {
 	struct cfs_closing *c;
 	size_t n = 0;
+	CFS_LOCK_GUARD(&q->lock);
 
-	pthread_mutex_lock(&q->lock);
 	for (c = TAILQ_FIRST(&q->files); c && n < CFS_COMMITS_MAX; c = TAILQ_NEXT(c, in_queue))
 		ret[n++] = c;
-	pthread_mutex_unlock(&q->lock);
 	return n;
 }
 
 static bool take(struct cfs_closing *c, struct cfs_group_commit *ret)
 {
-	bool taken;
+	CFS_LOCK_GUARD(&c->file->lock);
 
-	pthread_mutex_lock(&c->file->lock);
-	taken = cfs_group_take(c->file, c->last, ret);
-	pthread_mutex_unlock(&c->file->lock);
-	return taken;
+	return cfs_group_take(c->file, c->last, ret);
 }
 
 /* False: the first file is to be committed alone. */
@@ -199,8 +195,8 @@ static int take_place(struct cfs_data *d, cfs_deadline_t deadline)
 {
 	struct cfs_closing_queue *q = &d->closing;
 	int r = 0;
+	CFS_LOCK_GUARD(&q->lock);
 
-	pthread_mutex_lock(&q->lock);
 	if (atomic_load(&q->n) >= d->conf.max_closing) {
 		cfs_activity_wait(CFS_WAIT_QUEUE, 0, "of closed files to be committed");
 		while (atomic_load(&q->n) >= d->conf.max_closing && r == 0)
@@ -210,7 +206,6 @@ static int take_place(struct cfs_data *d, cfs_deadline_t deadline)
 	r = atomic_load(&q->n) < d->conf.max_closing ? 0 : -EIO;
 	if (r == 0)
 		atomic_fetch_add(&q->n, 1);
-	pthread_mutex_unlock(&q->lock);
 	return r;
 }
 
@@ -232,12 +227,9 @@ static bool has_unqueued(const struct cfs_file *f)
 
 bool cfs_closing_has_all(struct cfs_file *f)
 {
-	bool all;
+	CFS_LOCK_GUARD(&f->lock);
 
-	pthread_mutex_lock(&f->lock);
-	all = f->closing && !has_unqueued(f);
-	pthread_mutex_unlock(&f->lock);
-	return all;
+	return f->closing && !has_unqueued(f);
 }
 
 /* Called with the file's lock; drops it while waiting. */
@@ -348,13 +340,10 @@ int cfs_data_sync_closed(struct cfs_data *d, cfs_deadline_t deadline)
 static uint64_t first_ticket(struct cfs_closing_queue *q)
 {
 	struct cfs_closing *c;
-	uint64_t ticket;
+	CFS_LOCK_GUARD(&q->lock);
 
-	pthread_mutex_lock(&q->lock);
 	c = TAILQ_FIRST(&q->files);
-	ticket = c ? c->ticket : 0;
-	pthread_mutex_unlock(&q->lock);
-	return ticket;
+	return c ? c->ticket : 0;
 }
 
 void cfs_data_end_closed(struct cfs_data *d)

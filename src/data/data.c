@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "data-internal.h"
 
 #define FLUSHERS 8
@@ -355,15 +356,14 @@ free_d:
 static struct cfs_file *first_dirty(struct cfs_data *d)
 {
 	struct cfs_file *f;
+	CFS_LOCK_GUARD(&d->lock);
 
-	pthread_mutex_lock(&d->lock);
 	TAILQ_FOREACH(f, &d->dirty, in_dirty)
 	{
 		if (ref_alive(f))
-			break;
+			return f;
 	}
-	pthread_mutex_unlock(&d->lock);
-	return f;
+	return NULL;
 }
 
 static void freeze_all(struct cfs_data *d)

@@ -4,18 +4,16 @@
 #include <unistd.h>
 
 #include "base/activity.h"
+#include "base/cleanup.h"
 #include "data-internal.h"
 
 /* ---- length and attributes ---- */
 
 uint64_t cfs_file_length(struct cfs_file *f)
 {
-	uint64_t length;
+	CFS_LOCK_GUARD(&f->lock);
 
-	pthread_mutex_lock(&f->lock);
-	length = f->length;
-	pthread_mutex_unlock(&f->lock);
-	return length;
+	return f->length;
 }
 
 void cfs_file_overlay(const struct cfs_file *f, struct cfs_attr *attr)
@@ -90,8 +88,8 @@ void cfs_file_wake(struct cfs_file *f)
 int cfs_file_op_begin(struct cfs_file *f, cfs_deadline_t deadline)
 {
 	int r = 0;
+	CFS_LOCK_GUARD(&f->lock);
 
-	pthread_mutex_lock(&f->lock);
 	f->waiters++;
 	if (f->op) {
 		cfs_activity_wait(CFS_WAIT_TURN, 0, NULL);
@@ -104,7 +102,6 @@ int cfs_file_op_begin(struct cfs_file *f, cfs_deadline_t deadline)
 		f->op = true;
 		r = 0;
 	}
-	pthread_mutex_unlock(&f->lock);
 	return r < 0 ? -EIO : 0;
 }
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "base/activity.h"
+#include "base/cleanup.h"
 #include "data-internal.h"
 
 /* Claims the tail that needs an upload. *ret_only: there is no second one. */
@@ -85,8 +86,8 @@ int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline)
 	uint32_t late;
 	uint64_t target;
 	int r = 0;
+	CFS_LOCK_GUARD(&f->lock);
 
-	pthread_mutex_lock(&f->lock);
 	target = f->seq;
 	late = f->late_seq;
 	f->settling++;
@@ -110,18 +111,14 @@ int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline)
 	/* Returns the work this thread had claimed to the flushers. */
 	if (f->n_pending)
 		cfs_file_kick(f);
-	pthread_mutex_unlock(&f->lock);
 	return r;
 }
 
 uint32_t cfs_file_err_seq(struct cfs_file *f)
 {
-	uint32_t err_seq;
+	CFS_LOCK_GUARD(&f->lock);
 
-	pthread_mutex_lock(&f->lock);
-	err_seq = f->err_seq;
-	pthread_mutex_unlock(&f->lock);
-	return err_seq;
+	return f->err_seq;
 }
 
 /* Commits, then returns the oldest error since *err_seq, and moves that behind the newest. */
@@ -129,8 +126,8 @@ static int settle_and_check(struct cfs_file *f, const struct cfs_ctx *ctx, uint3
 {
 	int r = cfs_file_settle(f, ctx->deadline);
 	uint32_t n;
+	CFS_LOCK_GUARD(&f->lock);
 
-	pthread_mutex_lock(&f->lock);
 	n = f->err_seq - *err_seq;
 	/* An error after a close, of which no other handle than its own may have been told. */
 	if (!n && f->closing)
@@ -138,7 +135,6 @@ static int settle_and_check(struct cfs_file *f, const struct cfs_ctx *ctx, uint3
 	if (n)
 		r = f->errs[(f->err_seq - CFS_MIN(n, CFS_FILE_ERRORS)) % CFS_FILE_ERRORS];
 	*err_seq = f->err_seq;
-	pthread_mutex_unlock(&f->lock);
 	return r;
 }
 
@@ -166,12 +162,9 @@ int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *err_
 
 bool cfs_file_dirty(struct cfs_file *f)
 {
-	bool dirty;
+	CFS_LOCK_GUARD(&f->lock);
 
-	pthread_mutex_lock(&f->lock);
-	dirty = f->n_pending > 0;
-	pthread_mutex_unlock(&f->lock);
-	return dirty;
+	return f->n_pending > 0;
 }
 
 void cfs_file_set_mark(struct cfs_file *f, _Atomic uint32_t *mark)

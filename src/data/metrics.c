@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/cleanup.h"
 #include "data-internal.h"
 
 static void count_sessions(struct cfs_node *node, void *arg)
@@ -6,11 +7,10 @@ static void count_sessions(struct cfs_node *node, void *arg)
 	struct cfs_file *f = caa_container_of(node, struct cfs_file, node);
 	uint64_t *ret = arg;
 	unsigned i;
+	CFS_LOCK_GUARD(&f->lock);
 
-	pthread_mutex_lock(&f->lock);
 	for (i = 0; i < CFS_FILE_SESSIONS; i++)
 		*ret += f->sessions[i].used != 0;
-	pthread_mutex_unlock(&f->lock);
 }
 
 static uint64_t read_sessions(void *part)
@@ -27,11 +27,10 @@ static uint64_t dirty_files(void *part)
 	struct cfs_data *d = part;
 	struct cfs_file *f;
 	uint64_t n = 0;
+	CFS_LOCK_GUARD(&d->lock);
 
-	pthread_mutex_lock(&d->lock);
 	TAILQ_FOREACH(f, &d->dirty, in_dirty)
 	n++;
-	pthread_mutex_unlock(&d->lock);
 	return n;
 }
 

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/activity.h"
+#include "base/cleanup.h"
 #include "data-internal.h"
 
 #define BACKOFF_BASE_MS 50
@@ -324,8 +325,8 @@ static int block_bytes(struct cfs_wslice *s, uint32_t index, struct cfs_segs *re
 {
 	uint64_t off = (uint64_t)index * block_size(s), end;
 	int r = 0;
+	CFS_LOCK_GUARD(&s->file->lock);
 
-	pthread_mutex_lock(&s->file->lock);
 	end = CFS_MIN(off + block_size(s), s->handed);
 	while (off < end && r == 0) {
 		uint32_t in = (uint32_t)(off % CFS_PAGE_LARGE);
@@ -337,7 +338,6 @@ static int block_bytes(struct cfs_wslice *s, uint32_t index, struct cfs_segs *re
 			cfs_page_unref(page);
 		off += n;
 	}
-	pthread_mutex_unlock(&s->file->lock);
 	return r;
 }
 

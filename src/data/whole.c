@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "base/cleanup.h"
 #include "data-internal.h"
 
 #define LENGTH_MIN  (64u << 10) /* shorter files are read by one request */
@@ -241,14 +242,11 @@ static void note_use(struct cfs_data *d, const struct cfs_whole_stamp *stamp)
 /* Whether what is stored is all that readers see, and attr is what the metadata has of that. */
 static bool is_settled(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns)
 {
-	bool settled;
+	CFS_LOCK_GUARD(&f->lock);
 
-	pthread_mutex_lock(&f->lock);
-	settled = !f->n_pending && !f->op && !f->waiting.change.set && asked_ns > f->own_ns &&
-		  f->length == attr->length && cfs_timespec_cmp(attr->mtime, f->attr.mtime) == 0 &&
-		  cfs_timespec_cmp(attr->ctime, f->attr.ctime) == 0;
-	pthread_mutex_unlock(&f->lock);
-	return settled;
+	return !f->n_pending && !f->op && !f->waiting.change.set && asked_ns > f->own_ns &&
+	       f->length == attr->length && cfs_timespec_cmp(attr->mtime, f->attr.mtime) == 0 &&
+	       cfs_timespec_cmp(attr->ctime, f->attr.ctime) == 0;
 }
 
 struct cfs_whole_file *cfs_file_take_whole(struct cfs_file *f, const struct cfs_attr *attr,

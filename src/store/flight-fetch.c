@@ -7,6 +7,7 @@
 
 #include "base/activity.h"
 #include "base/arrival.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/unwanted.h"
 #include "flight-internal.h"
@@ -303,8 +304,8 @@ uint64_t cfs_flight_left_ms(struct cfs_store *s, const struct cfs_block *b)
 	uint64_t left_ms = 0, part_ms = 1;
 	struct block *block;
 	unsigned i;
+	CFS_LOCK_GUARD(&sh->lock);
 
-	pthread_mutex_lock(&sh->lock);
 	block = cfs_memory_find(sh, b);
 	for (i = 0; block && i < block->n_slots && part_ms > 0; i++) {
 		if (!block->slots[i].flight)
@@ -312,6 +313,5 @@ uint64_t cfs_flight_left_ms(struct cfs_store *s, const struct cfs_block *b)
 		part_ms = cfs_arrival_left_ms(&block->slots[i].flight->arrival);
 		left_ms = part_ms > 0 ? CFS_MAX(left_ms, part_ms) : 0;
 	}
-	pthread_mutex_unlock(&sh->lock);
 	return left_ms;
 }

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "base/activity.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/wouldblock.h"
 #include "flight-internal.h"
@@ -266,12 +267,9 @@ static void leave_worker(struct flight *f, int err)
 
 static bool is_done(struct flight *f)
 {
-	bool done;
+	CFS_LOCK_GUARD(&f->shard->lock);
 
-	pthread_mutex_lock(&f->shard->lock);
-	done = f->done;
-	pthread_mutex_unlock(&f->shard->lock);
-	return done;
+	return f->done;
 }
 
 /* With the worker's reference, and in store->prefetches if it is a prefetch. */

@@ -19,6 +19,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "store-internal.h"
 
 #define FIRST_BUCKETS 64
@@ -244,15 +245,14 @@ uint32_t cfs_memory_held(struct cfs_store *s, const struct cfs_block *b, uint32_
 	struct shard *sh = cfs_memory_shard(s, b);
 	uint32_t bytes = 0, end = off + len, next;
 	struct block *block;
+	CFS_LOCK_GUARD(&sh->lock);
 
-	pthread_mutex_lock(&sh->lock);
 	block = cfs_memory_find(sh, b);
 	for (; block && off < end; off = next) {
 		next = CFS_MIN(end, (off / CFS_PAGE_LARGE + 1) * CFS_PAGE_LARGE);
 		if (block->put || block->slots[off / CFS_PAGE_LARGE].page)
 			bytes += next - off;
 	}
-	pthread_mutex_unlock(&sh->lock);
 	return bytes;
 }
 
@@ -294,27 +294,23 @@ static bool has_grace(const struct cfs_store *s, const struct slot *slot)
 /* Evicts one page; NULL when the hand went round the shard without finding one. */
 static struct cfs_page *evict_page(struct cfs_store *s, struct shard *sh, bool hard)
 {
-	struct cfs_page *page = NULL;
 	struct slot *slot;
 	size_t steps;
+	CFS_LOCK_GUARD(&sh->lock);
 
-	pthread_mutex_lock(&sh->lock);
 	for (steps = sh->n_clock; steps > 0; steps--) {
 		slot = TAILQ_FIRST(&sh->clock);
 		/* The only reference is that of the tier: others are taken under this lock. */
 		if (slot->hot == 0 && (hard || !has_grace(s, slot)) &&
-		    atomic_load(&slot->page->refs) == 1) {
-			page = remove_page(s, sh, slot);
-			break;
-		}
+		    atomic_load(&slot->page->refs) == 1)
+			return remove_page(s, sh, slot);
 		if (slot->hot > 0)
 			slot->hot--;
 		set_passed(sh, slot, false);
 		TAILQ_REMOVE(&sh->clock, slot, link);
 		TAILQ_INSERT_TAIL(&sh->clock, slot, link);
 	}
-	pthread_mutex_unlock(&sh->lock);
-	return page;
+	return NULL;
 }
 
 /* A shard has few blocks: cold pages of other shards are evicted before hot ones of this. */
@@ -342,17 +338,13 @@ static void evict(struct cfs_store *s, uint64_t want)
 /* Evicts a page that its stream has passed and that has no other user; NULL: the shard has none. */
 static struct cfs_page *evict_passed(struct cfs_store *s, struct shard *sh)
 {
-	struct cfs_page *page = NULL;
 	struct slot *slot;
+	CFS_LOCK_GUARD(&sh->lock);
 
-	pthread_mutex_lock(&sh->lock);
 	slot = TAILQ_FIRST(&sh->clock);
 	while (slot && slot->passed && atomic_load(&slot->page->refs) > 1)
 		slot = TAILQ_NEXT(slot, link);
-	if (slot && slot->passed)
-		page = remove_page(s, sh, slot);
-	pthread_mutex_unlock(&sh->lock);
-	return page;
+	return slot && slot->passed ? remove_page(s, sh, slot) : NULL;
 }
 
 static void shrink_passed(struct cfs_store *s)

@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "store-internal.h"
 
 #define QUEUE_LIMIT 64
@@ -77,8 +78,8 @@ static unsigned drop(struct cfs_store *s, const uint64_t *owner)
 {
 	struct block_prefetch *p, *next;
 	unsigned n = 0;
+	CFS_LOCK_GUARD(&s->prefetch_lock);
 
-	pthread_mutex_lock(&s->prefetch_lock);
 	for (p = TAILQ_FIRST(&s->block_prefetches); p; p = next) {
 		next = TAILQ_NEXT(p, link);
 		if ((owner && p->owner != *owner) || !cfs_workers_cancel(s->prefetchers, &p->job))
@@ -87,7 +88,6 @@ static unsigned drop(struct cfs_store *s, const uint64_t *owner)
 		free(p);
 		n++;
 	}
-	pthread_mutex_unlock(&s->prefetch_lock);
 	return n;
 }
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/activity.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "store-internal.h"
 
@@ -75,12 +76,9 @@ static bool claim_end_locked(struct cfs_put *p)
 static bool claim_end(struct cfs_put *p)
 {
 	struct cfs_store *s = p->store;
-	bool mine;
+	CFS_LOCK_GUARD(&s->put_lock);
 
-	pthread_mutex_lock(&s->put_lock);
-	mine = claim_end_locked(p);
-	pthread_mutex_unlock(&s->put_lock);
-	return mine;
+	return claim_end_locked(p);
 }
 
 /*
@@ -266,8 +264,8 @@ static void adapt_uploads(struct cfs_store *s, uint64_t took_ms, int err)
 {
 	bool quick = took_ms < s->put_timeout_ms / 2;
 	unsigned n;
+	CFS_LOCK_GUARD(&s->put_lock);
 
-	pthread_mutex_lock(&s->put_lock);
 	n = s->uploads_now;
 	if (err == -ETIMEDOUT) {
 		if (s->uploads_probe)
@@ -278,7 +276,6 @@ static void adapt_uploads(struct cfs_store *s, uint64_t took_ms, int err)
 		if (s->uploads_good >= n * s->uploads_patience)
 			set_uploads(s, CFS_MIN(2 * n, s->uploads_max), !quick);
 	}
-	pthread_mutex_unlock(&s->put_lock);
 }
 
 static void run_put(struct cfs_job *job)
@@ -358,21 +355,18 @@ static int attach(struct cfs_store *s, struct cfs_put *p)
 {
 	struct shard *sh = cfs_memory_shard(s, &p->id);
 	struct block *block;
-	int r = 0;
+	CFS_LOCK_GUARD(&sh->lock);
 
-	pthread_mutex_lock(&sh->lock);
 	block = cfs_memory_use(sh, &p->id);
-	if (!block) {
-		r = -ENOMEM;
-	} else if (block->put) {
+	if (!block)
+		return -ENOMEM;
+	if (block->put) {
 		cfs_memory_unuse(sh, block);
-		r = -EBUSY;
-	} else {
-		p->block = block;
-		block->put = p;
+		return -EBUSY;
 	}
-	pthread_mutex_unlock(&sh->lock);
-	return r;
+	p->block = block;
+	block->put = p;
+	return 0;
 }
 
 static bool is_valid(const struct cfs_store *s, const struct cfs_block *b,

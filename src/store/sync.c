@@ -9,6 +9,7 @@
 #include <errno.h>
 
 #include "base/activity.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "store-internal.h"
 
@@ -126,23 +127,17 @@ static void move_all(struct cfs_slice_runs *to, struct cfs_slice_runs *from)
 uint64_t cfs_sync_begin(struct cfs_store *s)
 {
 	struct cfs_sync *y = &s->sync;
-	uint64_t first;
+	CFS_LOCK_GUARD(&y->lock);
 
-	pthread_mutex_lock(&y->lock);
-	first = y->ended + 1;
-	pthread_mutex_unlock(&y->lock);
-	return first;
+	return y->ended + 1;
 }
 
 int cfs_sync_check(struct cfs_store *s, uint64_t begun)
 {
 	struct cfs_sync *y = &s->sync;
-	int r;
+	CFS_LOCK_GUARD(&y->lock);
 
-	pthread_mutex_lock(&y->lock);
-	r = y->failed >= begun ? -EIO : 0;
-	pthread_mutex_unlock(&y->lock);
-	return r;
+	return y->failed >= begun ? -EIO : 0;
 }
 
 int cfs_sync_note(struct cfs_store *s, uint64_t begun, uint64_t slice)
@@ -163,23 +158,17 @@ int cfs_sync_note(struct cfs_store *s, uint64_t begun, uint64_t slice)
 bool cfs_store_is_suspect(struct cfs_store *s, uint64_t slice)
 {
 	struct cfs_sync *y = &s->sync;
-	bool suspect;
+	CFS_LOCK_GUARD(&y->lock);
 
-	pthread_mutex_lock(&y->lock);
-	suspect = contains(&y->slices->suspect, slice);
-	pthread_mutex_unlock(&y->lock);
-	return suspect;
+	return contains(&y->slices->suspect, slice);
 }
 
 bool cfs_store_has_suspects(struct cfs_store *s)
 {
 	struct cfs_sync *y = &s->sync;
-	bool any;
+	CFS_LOCK_GUARD(&y->lock);
 
-	pthread_mutex_lock(&y->lock);
-	any = y->slices->suspect.n > 0;
-	pthread_mutex_unlock(&y->lock);
-	return any;
+	return y->slices->suspect.n > 0;
 }
 
 /* ---- syncs ---- */
@@ -232,12 +221,9 @@ static void run_syncs(struct cfs_job *job)
 
 uint64_t cfs_store_moment(struct cfs_store *s)
 {
-	uint64_t now;
+	CFS_LOCK_GUARD(&s->sync.lock);
 
-	pthread_mutex_lock(&s->sync.lock);
-	now = s->sync.started;
-	pthread_mutex_unlock(&s->sync.lock);
-	return now;
+	return s->sync.started;
 }
 
 int cfs_store_sync_since(struct cfs_store *s, uint64_t moment, cfs_deadline_t deadline)

@@ -51,17 +51,14 @@ static void set_state(struct cache_dir *dir, enum dir_state state, const char *w
 
 static bool too_many_faults(struct cache_dir *dir)
 {
-	bool many;
+	CFS_LOCK_GUARD(&dir->lock);
 
 	atomic_fetch_add(&dir->set->stat.errors, 1);
-	pthread_mutex_lock(&dir->lock);
 	if (dir->faults == 0 || cfs_now_ms() - dir->fault_ms > FAULTS_MS) {
 		dir->faults = 0;
 		dir->fault_ms = cfs_now_ms();
 	}
-	many = ++dir->faults >= FAULTS_MAX;
-	pthread_mutex_unlock(&dir->lock);
-	return many;
+	return ++dir->faults >= FAULTS_MAX;
 }
 
 void cfs_cachedir_fault(struct cache_dir *dir, const char *what, int err, bool writing)
@@ -306,12 +303,9 @@ int cfs_cachedir_make_parents(struct cache_dir *dir, char *path)
 
 bool cfs_cachedir_retry_is_due(struct cache_dir *dir)
 {
-	bool due;
+	CFS_LOCK_GUARD(&dir->lock);
 
-	pthread_mutex_lock(&dir->lock);
-	due = atomic_load(&dir->state) != DIR_OK && cfs_deadline_passed(dir->retry_at);
-	pthread_mutex_unlock(&dir->lock);
-	return due;
+	return atomic_load(&dir->state) != DIR_OK && cfs_deadline_passed(dir->retry_at);
 }
 
 /* Whether a block could be written. */

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "cachedir.h"
 
 #define REPLICAS   100
@@ -73,15 +74,13 @@ int cfs_cachedirs_add(struct cache_dirs *set, const struct cache_dir *dir)
 	struct ring *old, *ring;
 	char text[96];
 	int len;
+	CFS_LOCK_GUARD(&set->ring_lock);
 
-	pthread_mutex_lock(&set->ring_lock);
 	old = atomic_load(&set->ring);
 	n = old ? old->n : 0;
 	ring = malloc(sizeof(*ring) + (n + REPLICAS) * sizeof(ring->points[0]));
-	if (!ring) {
-		pthread_mutex_unlock(&set->ring_lock);
+	if (!ring)
 		return -ENOMEM;
-	}
 	ring->replaced = old;
 	ring->n = n + REPLICAS;
 	if (old)
@@ -95,7 +94,6 @@ int cfs_cachedirs_add(struct cache_dirs *set, const struct cache_dir *dir)
 	}
 	qsort(ring->points, ring->n, sizeof(ring->points[0]), by_hash);
 	atomic_store(&set->ring, ring);
-	pthread_mutex_unlock(&set->ring_lock);
 	return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/activity.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "disk-internal.h"
 #include "disk-staged.h"
@@ -230,12 +231,9 @@ static int check_file(void *tier, const struct cfs_block *b)
 static uint64_t pending(void *tier)
 {
 	struct cfs_disk *d = tier;
-	uint64_t bytes;
+	CFS_LOCK_GUARD(&d->write_lock);
 
-	pthread_mutex_lock(&d->write_lock);
-	bytes = d->pending_bytes;
-	pthread_mutex_unlock(&d->write_lock);
-	return bytes;
+	return d->pending_bytes;
 }
 
 /* ---- writeback ---- */

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "disk-internal.h"
 
 #define NOFILE_PARTS 4
@@ -81,17 +82,16 @@ static void move_first(struct file_set *set, unsigned last, struct cfs_disk_file
 struct cfs_disk_file *cfs_disk_fds_get(struct fd_cache *c, const struct cfs_block *b)
 {
 	struct file_set *set = set_of(c, b);
-	struct cfs_disk_file *f = NULL;
+	struct cfs_disk_file *f;
 	unsigned i;
+	CFS_LOCK_GUARD(&set->lock);
 
-	pthread_mutex_lock(&set->lock);
 	i = find(set, b);
-	if (i < CFS_FD_WAYS) {
-		f = set->way[i];
-		atomic_fetch_add_explicit(&f->refs, 1, memory_order_relaxed);
-		move_first(set, i, f);
-	}
-	pthread_mutex_unlock(&set->lock);
+	if (i == CFS_FD_WAYS)
+		return NULL;
+	f = set->way[i];
+	atomic_fetch_add_explicit(&f->refs, 1, memory_order_relaxed);
+	move_first(set, i, f);
 	return f;
 }
 

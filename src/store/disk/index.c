@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "disk-internal.h"
 
 #define FIRST_BUCKETS 64
@@ -119,23 +120,19 @@ static void remove_at(struct index *ix, uint32_t *link)
 
 bool cfs_disk_index_has(struct index *ix, const struct cfs_block *b)
 {
-	bool has;
+	CFS_LOCK_GUARD(&ix->lock);
 
-	pthread_mutex_lock(&ix->lock);
-	has = *find(ix, b) != CFS_NIL;
-	pthread_mutex_unlock(&ix->lock);
-	return has;
+	return *find(ix, b) != CFS_NIL;
 }
 
 bool cfs_disk_index_hit(struct index *ix, const struct cfs_block *b, uint32_t now_s)
 {
 	uint32_t h;
+	CFS_LOCK_GUARD(&ix->lock);
 
-	pthread_mutex_lock(&ix->lock);
 	h = *find(ix, b);
 	if (h != CFS_NIL)
 		cfs_disk_queue_hit(ix, h, now_s);
-	pthread_mutex_unlock(&ix->lock);
 	return h != CFS_NIL;
 }
 
@@ -173,40 +170,34 @@ static int add(struct index *ix, const struct cfs_block *b, uint32_t atime_s, bo
 
 int cfs_disk_index_add(struct index *ix, const struct cfs_block *b, uint32_t atime_s, bool found)
 {
-	int r;
+	CFS_LOCK_GUARD(&ix->lock);
 
-	pthread_mutex_lock(&ix->lock);
-	r = add(ix, b, atime_s, found);
-	pthread_mutex_unlock(&ix->lock);
-	return r;
+	return add(ix, b, atime_s, found);
 }
 
 bool cfs_disk_index_remove(struct index *ix, const struct cfs_block *b)
 {
 	uint32_t *link;
-	bool has;
+	CFS_LOCK_GUARD(&ix->lock);
 
-	pthread_mutex_lock(&ix->lock);
 	link = find(ix, b);
-	has = *link != CFS_NIL;
-	if (has)
-		remove_at(ix, link);
-	pthread_mutex_unlock(&ix->lock);
-	return has;
+	if (*link == CFS_NIL)
+		return false;
+	remove_at(ix, link);
+	return true;
 }
 
 bool cfs_disk_index_take_victim(struct index *ix, struct cfs_block *ret)
 {
 	uint32_t h;
+	CFS_LOCK_GUARD(&ix->lock);
 
-	pthread_mutex_lock(&ix->lock);
 	h = cfs_disk_queue_victim(ix);
-	if (h != CFS_NIL) {
-		*ret = cfs_disk_entry_block(&ix->entries[h]);
-		remove_at(ix, find(ix, ret));
-	}
-	pthread_mutex_unlock(&ix->lock);
-	return h != CFS_NIL;
+	if (h == CFS_NIL)
+		return false;
+	*ret = cfs_disk_entry_block(&ix->entries[h]);
+	remove_at(ix, find(ix, ret));
+	return true;
 }
 
 unsigned cfs_disk_index_take_expired(struct index *ix, uint32_t before_s, uint32_t *cursor,
@@ -214,8 +205,8 @@ unsigned cfs_disk_index_take_expired(struct index *ix, uint32_t before_s, uint32
 {
 	unsigned found = 0;
 	uint32_t steps;
+	CFS_LOCK_GUARD(&ix->lock);
 
-	pthread_mutex_lock(&ix->lock);
 	for (steps = 0; steps < EXPIRE_STRIDE && found < n && *cursor < ix->top; steps++) {
 		struct index_entry *e = &ix->entries[(*cursor)++];
 
@@ -226,18 +217,14 @@ unsigned cfs_disk_index_take_expired(struct index *ix, uint32_t before_s, uint32
 	}
 	if (*cursor >= ix->top)
 		*cursor = 0;
-	pthread_mutex_unlock(&ix->lock);
 	return found;
 }
 
 struct index_state cfs_disk_index_state(struct index *ix)
 {
-	struct index_state state;
+	CFS_LOCK_GUARD(&ix->lock);
 
-	pthread_mutex_lock(&ix->lock);
-	state = (struct index_state){.bytes = ix->bytes, .reserved = ix->reserved, .n = ix->n};
-	pthread_mutex_unlock(&ix->lock);
-	return state;
+	return (struct index_state){.bytes = ix->bytes, .reserved = ix->reserved, .n = ix->n};
 }
 
 void cfs_disk_index_reserve(struct index *ix, int64_t bytes)
@@ -249,13 +236,11 @@ void cfs_disk_index_reserve(struct index *ix, int64_t bytes)
 
 uint32_t cfs_disk_index_victim_s(struct index *ix)
 {
-	uint32_t h, used_s;
+	uint32_t h;
+	CFS_LOCK_GUARD(&ix->lock);
 
-	pthread_mutex_lock(&ix->lock);
 	h = cfs_disk_queue_victim(ix);
-	used_s = h == CFS_NIL ? UINT32_MAX : ix->entries[h].atime;
-	pthread_mutex_unlock(&ix->lock);
-	return used_s;
+	return h == CFS_NIL ? UINT32_MAX : ix->entries[h].atime;
 }
 
 struct age {

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
 
 #define FILES_MAX    65536u /* of 200 bytes of memory each */
@@ -215,22 +216,18 @@ void cfs_whole_put(struct cfs_whole_file *w)
 int cfs_whole_get_fd(struct cfs_whole_file *w)
 {
 	struct whole_files *t = &w->dir->disk->wholes;
-	int fd;
+	CFS_LOCK_GUARD(&t->lock);
 
-	pthread_mutex_lock(&t->lock);
-	fd = w->fd;
-	w->fd_in_use = fd >= 0;
-	pthread_mutex_unlock(&t->lock);
-	return fd;
+	w->fd_in_use = w->fd >= 0;
+	return w->fd;
 }
 
 void cfs_whole_put_fd(struct cfs_whole_file *w)
 {
 	struct whole_files *t = &w->dir->disk->wholes;
+	CFS_LOCK_GUARD(&t->lock);
 
-	pthread_mutex_lock(&t->lock);
 	w->fd_in_use = false;
-	pthread_mutex_unlock(&t->lock);
 }
 
 bool cfs_whole_fits(struct cfs_disk *d, uint64_t ino, uint64_t bytes)
@@ -259,12 +256,11 @@ bool cfs_whole_oldest(struct disk_dir *dir, uint32_t *ret_used_s)
 {
 	struct whole_files *t = &dir->disk->wholes;
 	struct cfs_whole_file *w;
+	CFS_LOCK_GUARD(&t->lock);
 
-	pthread_mutex_lock(&t->lock);
 	w = victim(t, dir);
 	if (w)
 		*ret_used_s = w->used_s;
-	pthread_mutex_unlock(&t->lock);
 	return w;
 }
 
@@ -676,10 +672,7 @@ uint64_t cfs_whole_bytes(void *disk)
 uint64_t cfs_whole_count(void *disk)
 {
 	struct cfs_disk *d = disk;
-	unsigned n;
+	CFS_LOCK_GUARD(&d->wholes.lock);
 
-	pthread_mutex_lock(&d->wholes.lock);
-	n = d->wholes.n;
-	pthread_mutex_unlock(&d->wholes.lock);
-	return n;
+	return d->wholes.n;
 }

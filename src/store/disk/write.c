@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/activity.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/workers.h"
 #include "disk-internal.h"
@@ -121,16 +122,13 @@ static void run_write(struct cfs_job *job)
 
 static bool enter(struct cfs_disk *d, struct disk_write *w)
 {
-	bool room;
+	CFS_LOCK_GUARD(&d->write_lock);
 
-	pthread_mutex_lock(&d->write_lock);
-	room = d->pending_bytes == 0 || d->pending_bytes + w->id.len <= d->conf.pending_max;
-	if (room) {
-		d->pending_bytes += w->id.len;
-		TAILQ_INSERT_TAIL(&d->writes, w, link);
-	}
-	pthread_mutex_unlock(&d->write_lock);
-	return room;
+	if (d->pending_bytes > 0 && d->pending_bytes + w->id.len > d->conf.pending_max)
+		return false;
+	d->pending_bytes += w->id.len;
+	TAILQ_INSERT_TAIL(&d->writes, w, link);
+	return true;
 }
 
 static struct disk_write *new_write(struct disk_dir *dir, const struct cfs_block *b,
@@ -240,13 +238,11 @@ void cfs_disk_offer(void *tier, const struct cfs_block *b, const struct cfs_segs
 static int wait_for(struct disk_waiter *wt, cfs_deadline_t deadline)
 {
 	int r = 0;
+	CFS_LOCK_GUARD(&wt->lock);
 
-	pthread_mutex_lock(&wt->lock);
 	while (!wt->done && r == 0)
 		r = cfs_cond_wait(&wt->ended, &wt->lock, deadline);
-	r = wt->done ? wt->err : -EAGAIN;
-	pthread_mutex_unlock(&wt->lock);
-	return r;
+	return wt->done ? wt->err : -EAGAIN;
 }
 
 int cfs_disk_put(void *tier, const struct cfs_block *b, const struct cfs_segs *data,

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "peers-internal.h"
 
 #define WORKERS	    8
@@ -16,12 +17,9 @@
 
 int cfs_peers_submit(struct cfs_peers *p, struct cfs_workers *w, struct cfs_job *job)
 {
-	int r;
+	CFS_LOCK_GUARD(&p->lock);
 
-	pthread_mutex_lock(&p->lock);
-	r = atomic_load(&p->leaving) ? -ESHUTDOWN : cfs_workers_try_submit(w, job);
-	pthread_mutex_unlock(&p->lock);
-	return r;
+	return atomic_load(&p->leaving) ? -ESHUTDOWN : cfs_workers_try_submit(w, job);
 }
 
 void cfs_peers_submit_block(struct cfs_peers *p, struct cfs_workers *w,

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "peers-internal.h"
 
 #define KEEP_TIMEOUT_MS 5000 /* the longest wait for room in the disk cache's queue */
@@ -74,12 +75,9 @@ static struct reservation *find(struct cfs_peers *p, const struct cfs_block *b, 
 
 static bool has(struct cfs_peers *p, const struct cfs_block *b, bool failover)
 {
-	bool found;
+	CFS_LOCK_GUARD(&p->lock);
 
-	pthread_mutex_lock(&p->lock);
-	found = find(p, b, false, failover);
-	pthread_mutex_unlock(&p->lock);
-	return found;
+	return find(p, b, false, failover);
 }
 
 bool cfs_peers_fails_over(struct cfs_peers *p, const struct cfs_block *b)
@@ -90,11 +88,10 @@ bool cfs_peers_fails_over(struct cfs_peers *p, const struct cfs_block *b)
 void cfs_peers_set_failover(struct reservation *rv, bool failover)
 {
 	struct cfs_peers *p = rv->peers;
+	CFS_LOCK_GUARD(&p->lock);
 
-	pthread_mutex_lock(&p->lock);
 	rv->failover = failover;
 	atomic_fetch_add(&p->n_failovers, failover ? 1u : -1u);
-	pthread_mutex_unlock(&p->lock);
 }
 
 /* ---- holding blocks until they are on disk ---- */
@@ -164,13 +161,12 @@ void cfs_peers_keep_fetched(struct reservation *rv, const struct cfs_segs *data)
 
 static bool begin_waiting(struct cfs_peers *p)
 {
-	bool may;
+	CFS_LOCK_GUARD(&p->lock);
 
-	pthread_mutex_lock(&p->lock);
-	may = p->own_waiting < OWN_WAITING && !atomic_load(&p->leaving);
-	p->own_waiting += may;
-	pthread_mutex_unlock(&p->lock);
-	return may;
+	if (p->own_waiting >= OWN_WAITING || atomic_load(&p->leaving))
+		return false;
+	p->own_waiting++;
+	return true;
 }
 
 static void end_waiting(struct cfs_peers *p)
@@ -213,10 +209,9 @@ uint64_t cfs_peers_kept_bytes(struct cfs_peers *p)
 {
 	const struct reservation *rv;
 	uint64_t bytes = 0;
+	CFS_LOCK_GUARD(&p->lock);
 
-	pthread_mutex_lock(&p->lock);
 	LIST_FOREACH(rv, &p->reservations, link)
 	bytes += rv->kept ? rv->bytes : 0;
-	pthread_mutex_unlock(&p->lock);
 	return bytes;
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/activity.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "stage-internal.h"
 #include "store/store-internal.h"
@@ -102,24 +103,21 @@ static bool add_entry(struct cfs_stage *st, struct staged *e, bool oldest)
 static bool reserve(struct cfs_stage *st, struct stage_write *w)
 {
 	const struct stage_write *other;
-	bool room;
+	CFS_LOCK_GUARD(&st->lock);
 
-	pthread_mutex_lock(&st->lock);
-	room = st->n + st->n_damaged + st->pending_n < CFS_STAGE_BLOCKS_MAX &&
-	       (!st->conf.size || st->bytes + st->pending_bytes + w->id.len <= st->conf.size);
+	if (st->n + st->n_damaged + st->pending_n >= CFS_STAGE_BLOCKS_MAX ||
+	    (st->conf.size && st->bytes + st->pending_bytes + w->id.len > st->conf.size))
+		return false;
 	LIST_FOREACH(other, &st->writes, link)
 	{
 		if (other->id.slice == w->id.slice && other->id.index == w->id.index)
-			room = false;
+			return false;
 	}
-	if (room) {
-		st->pending_n++;
-		st->pending_bytes += w->id.len;
-		LIST_INSERT_HEAD(&st->writes, w, link);
-		w->listed = true;
-	}
-	pthread_mutex_unlock(&st->lock);
-	return room;
+	st->pending_n++;
+	st->pending_bytes += w->id.len;
+	LIST_INSERT_HEAD(&st->writes, w, link);
+	w->listed = true;
+	return true;
 }
 
 static ssize_t run_write(struct cfs_task *task)
@@ -256,26 +254,19 @@ static int put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs
 /* cfs_disk_staged_fn. */
 static struct cache_dir *staged_dir(void *stage, const struct cfs_block *b)
 {
-	struct cache_dir *dir = NULL;
 	struct cfs_stage *st = stage;
-	struct staged *e;
+	const struct staged *e;
+	CFS_LOCK_GUARD(&st->lock);
 
-	pthread_mutex_lock(&st->lock);
 	e = find(st, b);
-	if (e)
-		dir = e->dir;
-	pthread_mutex_unlock(&st->lock);
-	return dir;
+	return e ? e->dir : NULL;
 }
 
 static bool has(struct cfs_stage *st, const struct cfs_block *b)
 {
-	bool found;
+	CFS_LOCK_GUARD(&st->lock);
 
-	pthread_mutex_lock(&st->lock);
-	found = find(st, b) != NULL;
-	pthread_mutex_unlock(&st->lock);
-	return found;
+	return find(st, b) != NULL;
 }
 
 static void drop(struct cfs_stage *st, const struct cfs_block *b)
@@ -438,8 +429,8 @@ static void tick(void *arg)
 	struct cfs_stage *st = arg;
 	bool rescan;
 	unsigned i;
+	CFS_LOCK_GUARD(&st->lock);
 
-	pthread_mutex_lock(&st->lock);
 	rescan = st->rescan && st->n < CFS_STAGE_BLOCKS_MAX / 2;
 	if (rescan)
 		st->rescan = false;
@@ -448,7 +439,6 @@ static void tick(void *arg)
 		scan_when_due(st, i);
 	}
 	cfs_stage_wake(st);
-	pthread_mutex_unlock(&st->lock);
 }
 
 /* ---- life ---- */

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/activity.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "stage-internal.h"
 #include "store/store-internal.h"
@@ -228,14 +229,10 @@ static int collect_from_memory(struct cfs_store *s, const struct cfs_block *b, s
 {
 	struct shard *sh = cfs_memory_shard(s, b);
 	struct block *block;
-	int r = 0;
+	CFS_LOCK_GUARD(&sh->lock);
 
-	pthread_mutex_lock(&sh->lock);
 	block = cfs_memory_find(sh, b);
-	if (block)
-		r = cfs_memory_collect_block(block, ret);
-	pthread_mutex_unlock(&sh->lock);
-	return r > 0;
+	return block && cfs_memory_collect_block(block, ret) > 0;
 }
 
 /* A staged block that is being read. */

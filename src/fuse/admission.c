@@ -12,6 +12,7 @@
 
 #include "base/activity.h"
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "fuse-internal.h"
 
 #define SPARE_THREADS 4
@@ -38,31 +39,27 @@ void admission_fini(struct cfs_fuse *f)
 bool admission_try(struct cfs_fuse *f)
 {
 	struct admission *a = &f->admission;
-	bool mine;
+	CFS_LOCK_GUARD(&a->lock);
 
-	pthread_mutex_lock(&a->lock);
-	mine = a->taken < a->max;
-	a->taken += mine;
-	pthread_mutex_unlock(&a->lock);
-	return mine;
+	if (a->taken >= a->max)
+		return false;
+	a->taken++;
+	return true;
 }
 
 bool admission_queue(struct cfs_fuse *f, struct queued *q)
 {
 	struct admission *a = &f->admission;
-	bool queued;
+	CFS_LOCK_GUARD(&a->lock);
 
-	pthread_mutex_lock(&a->lock);
 	/* If a slot was freed meanwhile, its thread has left and would not run this request. */
-	queued = a->taken >= a->max && a->bytes + q->bytes <= a->bytes_max;
-	if (queued) {
-		TAILQ_INSERT_TAIL(&a->queue, q, link);
-		a->bytes += q->bytes;
-	} else {
+	if (a->taken < a->max || a->bytes + q->bytes > a->bytes_max) {
 		a->taken++;
+		return false;
 	}
-	pthread_mutex_unlock(&a->lock);
-	return queued;
+	TAILQ_INSERT_TAIL(&a->queue, q, link);
+	a->bytes += q->bytes;
+	return true;
 }
 
 void admission_release(struct cfs_fuse *f)
@@ -112,11 +109,10 @@ static bool pass_slot(struct queued *q)
 {
 	struct slot_wait *w = (struct slot_wait *)q;
 	struct admission *a = &w->fuse->admission;
+	CFS_LOCK_GUARD(&a->lock);
 
-	pthread_mutex_lock(&a->lock);
 	w->mine = true;
 	pthread_cond_signal(&w->got);
-	pthread_mutex_unlock(&a->lock);
 	return true;
 }
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/activity.h"
+#include "base/cleanup.h"
 #include "fuse-internal.h"
 
 #define ASYNC_MAX 256 /* at a time, each with its page */
@@ -43,15 +44,14 @@ void async_drain(struct cfs_fuse *f)
 /* False also without a thread that could repeat the read: the thread of the transport must not. */
 static bool count(struct cfs_fuse *f)
 {
-	bool may;
+	CFS_LOCK_GUARD(&f->async.lock);
 
-	pthread_mutex_lock(&f->async.lock);
 	if (!f->async.has_worker)
 		f->async.has_worker = cfs_workers_prepare(f->async.workers) == 0;
-	may = f->async.has_worker && f->async.n < ASYNC_MAX;
-	f->async.n += may;
-	pthread_mutex_unlock(&f->async.lock);
-	return may;
+	if (!f->async.has_worker || f->async.n >= ASYNC_MAX)
+		return false;
+	f->async.n++;
+	return true;
 }
 
 static void uncount(struct cfs_fuse *f)

@@ -12,6 +12,7 @@
 
 #include "agreement.h"
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -221,35 +222,29 @@ void loop_answered_early(struct cfs_fuse *f, int change)
 /* False: the loop has ended, and the request stays unanswered. */
 static bool begin_request(struct cfs_fuse *f)
 {
-	bool ended;
+	CFS_LOCK_GUARD(&f->loop.lock);
 
-	pthread_mutex_lock(&f->loop.lock);
-	ended = atomic_load(&f->loop.ended);
-	if (!ended) {
-		f->loop.idle--;
-		start_if_all_busy(f);
-	}
-	pthread_mutex_unlock(&f->loop.lock);
-	return !ended;
+	if (atomic_load(&f->loop.ended))
+		return false;
+	f->loop.idle--;
+	start_if_all_busy(f);
+	return true;
 }
 
 /* False: this thread is surplus, and its reader is freed. */
 static bool end_request(struct reader *r)
 {
 	struct cfs_fuse *f = r->f;
-	bool spare;
+	CFS_LOCK_GUARD(&f->loop.lock);
 
-	pthread_mutex_lock(&f->loop.lock);
-	spare = !atomic_load(&f->loop.ended) && f->loop.idle >= f->loop.idle_max;
-	if (spare) {
-		f->loop.n--;
-		pthread_detach(r->thread);
-		remove_reader(r);
-	} else {
+	if (atomic_load(&f->loop.ended) || f->loop.idle < f->loop.idle_max) {
 		f->loop.idle++;
+		return true;
 	}
-	pthread_mutex_unlock(&f->loop.lock);
-	return !spare;
+	f->loop.n--;
+	pthread_detach(r->thread);
+	remove_reader(r);
+	return false;
 }
 
 static void *read_requests(void *arg)

@@ -15,6 +15,7 @@
 
 #include "base/activity.h"
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -605,17 +606,14 @@ static bool register_entry(struct worker *w, struct entry *e)
 /* Reports that the thread has started. False: it must not register its entry. */
 static bool await_open(struct cfs_ring *r, bool ok)
 {
-	bool open;
+	CFS_LOCK_GUARD(&r->lock);
 
-	pthread_mutex_lock(&r->lock);
 	r->n_starting--;
 	r->failed |= !ok;
 	pthread_cond_broadcast(&r->changed);
 	while (!r->open && !r->failed && !atomic_load(&r->ended))
 		pthread_cond_wait(&r->changed, &r->lock);
-	open = r->open;
-	pthread_mutex_unlock(&r->lock);
-	return open && ok;
+	return r->open && ok;
 }
 
 static void report_registration(struct cfs_ring *r, bool ok)

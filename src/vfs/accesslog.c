@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "vfs-internal.h"
 
 #define RING_SIZE   (1u << 20)
@@ -142,12 +143,11 @@ void cfs_vfs_log(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *op, c
 	struct log_reader *reader;
 	char line[LINE_SIZE];
 	size_t len = format_line(line, ctx, op, args, result, took_ns);
+	CFS_LOCK_GUARD(&l->lock);
 
-	pthread_mutex_lock(&l->lock);
 	for (reader = l->readers; reader; reader = reader->next)
 		append_line(reader, line, len);
 	pthread_cond_broadcast(&l->more);
-	pthread_mutex_unlock(&l->lock);
 }
 
 bool cfs_vfs_logging(const struct cfs_vfs *v)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 
 struct attr_entry {
@@ -180,8 +181,8 @@ void cache_changed(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t ino
 	pthread_mutex_t *lock;
 	struct attr_set *set = attr_set(c, ino, &lock);
 	struct attr_entry *e;
+	CFS_LOCK_GUARD(lock);
 
-	pthread_mutex_lock(lock);
 	if (attr && c->attr_timeout_ms &&
 	    atomic_load_explicit(&set->changed, memory_order_relaxed) <= seq) {
 		store_attr(set, ino, now_ms + c->attr_timeout_ms, attr);
@@ -191,7 +192,6 @@ void cache_changed(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t ino
 			e->expire_ms = 0;
 	}
 	atomic_store_explicit(&set->changed, next_seq(c), memory_order_release);
-	pthread_mutex_unlock(lock);
 }
 
 bool cache_changed_since(struct cache *c, cfs_ino_t ino, uint64_t seq)
@@ -260,17 +260,14 @@ static bool get_name(struct cache *c, cfs_ino_t parent, const char *name, size_t
 	pthread_mutex_t *lock;
 	struct name_set *set = name_set(c, parent, name, len, &lock);
 	struct name_entry *e;
-	bool hit;
+	CFS_LOCK_GUARD(lock);
 
-	pthread_mutex_lock(lock);
 	e = find_name(set, parent, name, len);
-	hit = e && e->expire_ms > now_ms;
-	if (hit) {
-		*ret = e->ino;
-		*ret_ms = (uint32_t)(e->expire_ms - now_ms);
-	}
-	pthread_mutex_unlock(lock);
-	return hit;
+	if (!e || e->expire_ms <= now_ms)
+		return false;
+	*ret = e->ino;
+	*ret_ms = (uint32_t)(e->expire_ms - now_ms);
+	return true;
 }
 
 cfs_ino_t cache_peek_name(struct cache *c, cfs_ino_t parent, const char *name, size_t len,
@@ -339,8 +336,8 @@ bool cache_opened(struct cache *c, cfs_ino_t ino, struct timespec ctime)
 	pthread_mutex_t *lock = &c->locks[i % CACHE_LOCKS];
 	struct opened_entry *e = NULL;
 	bool same;
+	CFS_LOCK_GUARD(lock);
 
-	pthread_mutex_lock(lock);
 	for (w = 0; w < CACHE_WAYS && !e; w++) {
 		if (set->way[w].ino == ino)
 			e = &set->way[w];
@@ -350,6 +347,5 @@ bool cache_opened(struct cache *c, cfs_ino_t ino, struct timespec ctime)
 		e = &set->way[set->next++ % CACHE_WAYS];
 	e->ino = ino;
 	e->ctime = ctime;
-	pthread_mutex_unlock(lock);
 	return same;
 }

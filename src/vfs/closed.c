@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "vfs-internal.h"
 
@@ -68,14 +69,13 @@ void closed_restore(struct cfs_vfs *v)
 {
 	uint32_t i, n = atomic_load(&cfs_handoff_header(v->conf.handoff)->n_marked);
 	struct cfs_handoff_inode *m;
+	CFS_LOCK_GUARD(&v->closed.lock);
 
-	pthread_mutex_lock(&v->closed.lock);
 	for (i = 0; i < n; i++) {
 		m = cfs_handoff_inode(v->conf.handoff, i);
 		if (atomic_load(&m->ino) && atomic_load(&m->dirty) == CFS_HANDOFF_LOSS)
 			add(v, atomic_load(&m->ino), m);
 	}
-	pthread_mutex_unlock(&v->closed.lock);
 }
 
 /* The file is committed, or has failed. */
@@ -118,29 +118,23 @@ int closed_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h)
 uint32_t closed_err_seq(struct cfs_vfs *v)
 {
 	struct closed *c = &v->closed;
-	uint32_t err_seq;
+	CFS_LOCK_GUARD(&c->lock);
 
-	pthread_mutex_lock(&c->lock);
-	err_seq = c->reported ? c->seq : c->seq - 1;
-	pthread_mutex_unlock(&c->lock);
-	return err_seq;
+	return c->reported ? c->seq : c->seq - 1;
 }
 
 int closed_take_error(struct cfs_vfs *v, uint32_t *err_seq)
 {
 	struct closed *c = &v->closed;
-	int r = 0;
+	CFS_LOCK_GUARD(&c->lock);
 
-	pthread_mutex_lock(&c->lock);
-	if (*err_seq != c->seq) {
-		r = c->err;
-		*err_seq = c->seq;
-		c->reported = true;
-		if (v->conf.handoff)
-			atomic_store(&cfs_handoff_header(v->conf.handoff)->closed_lost, 0);
-	}
-	pthread_mutex_unlock(&c->lock);
-	return r;
+	if (*err_seq == c->seq)
+		return 0;
+	*err_seq = c->seq;
+	c->reported = true;
+	if (v->conf.handoff)
+		atomic_store(&cfs_handoff_header(v->conf.handoff)->closed_lost, 0);
+	return c->err;
 }
 
 bool closed_take_loss(struct cfs_vfs *v, cfs_ino_t ino)

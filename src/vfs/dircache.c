@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 
 #define SEQUENCES     4 /* of one directory that are remembered */
@@ -482,12 +483,11 @@ bool dircache_has_expired(struct dircache *c, cfs_ino_t ino, uint64_t now_ms, ui
 void dircache_dropped(struct dircache *c, cfs_ino_t ino, uint32_t which)
 {
 	struct dircache_dir *d;
+	CFS_LOCK_GUARD(&c->lock);
 
-	pthread_mutex_lock(&c->lock);
 	d = find(c, ino);
 	if (d && d->completed == which) {
 		d->known = true;
 		d->cached = false;
 	}
-	pthread_mutex_unlock(&c->lock);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 
 #define SHARE 16 /* all pages have that fraction (1/n) of the pool */
 
@@ -52,27 +53,24 @@ static void reclaim(void *arg, uint64_t want)
 {
 	struct dirpages *all = arg;
 	uint64_t before;
+	CFS_LOCK_GUARD(&all->lock);
 
-	pthread_mutex_lock(&all->lock);
 	before = atomic_load(&all->bytes);
 	while (before < want + atomic_load(&all->bytes) && drop_idle(all))
 		;
-	pthread_mutex_unlock(&all->lock);
 }
 
 /* Takes so many bytes from the share. False: it has not so many. */
 static bool charge(struct dirpages *all, uint32_t size)
 {
-	bool fits;
+	CFS_LOCK_GUARD(&all->lock);
 
-	pthread_mutex_lock(&all->lock);
 	while (atomic_load(&all->bytes) + size > all->max && drop_idle(all))
 		;
-	fits = atomic_load(&all->bytes) + size <= all->max;
-	if (fits)
-		atomic_fetch_add(&all->bytes, size);
-	pthread_mutex_unlock(&all->lock);
-	return fits;
+	if (atomic_load(&all->bytes) + size > all->max)
+		return false;
+	atomic_fetch_add(&all->bytes, size);
+	return true;
 }
 
 static bool add_chunk(struct dirpages *all, struct dirpage *p)

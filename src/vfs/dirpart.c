@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "vfs-internal.h"
 
 struct collecting {
@@ -69,15 +70,13 @@ static void ahead_free(struct dirpart_ahead *a)
 /* Goes on to `next`. False: the reader has left. */
 static bool advance(struct dirpart_ahead *a, int next)
 {
-	bool wanted;
+	CFS_LOCK_GUARD(&a->lock);
 
-	pthread_mutex_lock(&a->lock);
-	wanted = a->state != ABANDONED;
-	if (wanted)
-		a->state = next;
 	pthread_cond_signal(&a->changed);
-	pthread_mutex_unlock(&a->lock);
-	return wanted;
+	if (a->state == ABANDONED)
+		return false;
+	a->state = next;
+	return true;
 }
 
 static void read_ahead(struct cfs_job *job)

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "vfs-internal.h"
 
 int handles_init(struct handles *t, struct cfs_handoff *handoff)
@@ -149,28 +150,24 @@ struct handle *handle_find_any(struct handles *t, uint64_t fh)
 bool handle_pin(struct handles *t, uint64_t fh)
 {
 	struct handle *h;
+	CFS_LOCK_GUARD(&t->lock);
 
-	pthread_mutex_lock(&t->lock);
 	h = handle_find_any(t, fh);
 	if (h)
 		h->pins++;
-	pthread_mutex_unlock(&t->lock);
 	return h;
 }
 
 bool handle_unpin(struct handles *t, uint64_t fh)
 {
 	struct handle *h;
-	bool close = false;
+	CFS_LOCK_GUARD(&t->lock);
 
-	pthread_mutex_lock(&t->lock);
 	h = handle_find_any(t, fh);
-	if (h) {
-		close = --h->pins == 0 && h->close_deferred;
-		h->close_deferred &= !close;
-	}
-	pthread_mutex_unlock(&t->lock);
-	return close;
+	if (!h || --h->pins > 0 || !h->close_deferred)
+		return false;
+	h->close_deferred = false;
+	return true;
 }
 
 bool handle_defer_close(struct handles *t, uint64_t fh)

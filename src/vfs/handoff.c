@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 
 /* Slots for requests of dead processes whose answers were sent just before the end. */
@@ -269,20 +270,20 @@ static struct pooled *pooled_at(const struct record_pool *pool, uint32_t i)
 /* NULL when there is none left. */
 static void *pool_take(struct cfs_handoff *state, struct record_pool *pool)
 {
-	struct pooled *slot = NULL;
+	struct pooled *slot;
 	uint32_t n;
+	CFS_LOCK_GUARD(&state->lock);
 
-	pthread_mutex_lock(&state->lock);
-	n = atomic_load(pool->n_used);
 	if (pool->free) {
 		slot = pooled_at(pool, pool->free - 1);
 		pool->free = slot->next_free;
-	} else if (n < pool->max) {
-		slot = pooled_at(pool, n);
-		atomic_store(pool->n_used, n + 1);
+		return slot;
 	}
-	pthread_mutex_unlock(&state->lock);
-	return slot;
+	n = atomic_load(pool->n_used);
+	if (n >= pool->max)
+		return NULL;
+	atomic_store(pool->n_used, n + 1);
+	return pooled_at(pool, n);
 }
 
 static void pool_put(struct cfs_handoff *state, struct record_pool *pool, void *record)

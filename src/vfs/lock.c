@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "vfs-internal.h"
 
@@ -106,15 +107,15 @@ int locks_restore(struct cfs_vfs *v, struct handle *h)
 static bool has_lock(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino, uint64_t sid)
 {
 	struct lock_owner *o;
-	bool has;
+	CFS_LOCK_GUARD(&v->lock_owners_lock);
 
-	has = atomic_load(&h->flocked) &&
-	      cfs_meta_holds_lock(v->conf.meta, sid, ino, atomic_load(&h->flock_owner), false);
-	pthread_mutex_lock(&v->lock_owners_lock);
-	for (o = h->lock_owners; o && !has; o = o->next)
-		has = cfs_meta_holds_lock(v->conf.meta, sid, ino, o->owner, true);
-	pthread_mutex_unlock(&v->lock_owners_lock);
-	return has;
+	if (atomic_load(&h->flocked) &&
+	    cfs_meta_holds_lock(v->conf.meta, sid, ino, atomic_load(&h->flock_owner), false))
+		return true;
+	for (o = h->lock_owners; o; o = o->next)
+		if (cfs_meta_holds_lock(v->conf.meta, sid, ino, o->owner, true))
+			return true;
+	return false;
 }
 
 void locks_session_ended(struct cfs_vfs *v, uint64_t sid)
@@ -152,23 +153,18 @@ void locks_session_ended(struct cfs_vfs *v, uint64_t sid)
 static int note_owner(struct cfs_vfs *v, struct handle *h, uint64_t owner)
 {
 	struct lock_owner *o;
-	int r = 0;
+	CFS_LOCK_GUARD(&v->lock_owners_lock);
 
-	pthread_mutex_lock(&v->lock_owners_lock);
-	for (o = h->lock_owners; o && o->owner != owner; o = o->next)
-		;
-	if (!o) {
-		o = malloc(sizeof(*o));
-		if (o) {
-			*o = (struct lock_owner){h->lock_owners, owner};
-			h->lock_owners = o;
-			replace_owner(h->record, 0, owner);
-		} else {
-			r = -ENOLCK;
-		}
-	}
-	pthread_mutex_unlock(&v->lock_owners_lock);
-	return r;
+	for (o = h->lock_owners; o; o = o->next)
+		if (o->owner == owner)
+			return 0;
+	o = malloc(sizeof(*o));
+	if (!o)
+		return -ENOLCK;
+	*o = (struct lock_owner){h->lock_owners, owner};
+	h->lock_owners = o;
+	replace_owner(h->record, 0, owner);
+	return 0;
 }
 
 /* Takes the first owner off the list; false: there is none. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "cache.h"
 
 #define FIRST_NAMES 16 /* places of a directory's first table, a power of two */
@@ -179,12 +180,9 @@ static bool count_absent(struct newdir *n, uint64_t hash)
 static bool is_new(struct newdirs *d, cfs_ino_t dir)
 {
 	struct newdir_set *s = set_of(d, dir);
-	bool is;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
-	is = find(s, dir);
-	pthread_mutex_unlock(&s->lock);
-	return is;
+	return find(s, dir);
 }
 
 void newdirs_made(struct newdirs *d, cfs_ino_t dir, cfs_ino_t parent, uint64_t began_ms)
@@ -290,23 +288,19 @@ bool newdirs_knows(struct newdirs *d, cfs_ino_t dir, const char *name, size_t le
 	uint64_t hash = hash_of(dir, name, len);
 	struct newdir_set *s = set_of(d, dir);
 	const struct newdir *n;
-	bool known;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	n = find(s, dir);
-	known = n && has_name(n, hash);
-	pthread_mutex_unlock(&s->lock);
-	return known;
+	return n && has_name(n, hash);
 }
 
 void newdirs_listed(struct newdirs *d, cfs_ino_t dir, uint64_t began_ms)
 {
 	struct newdir_set *s = set_of(d, dir);
 	struct newdir *n;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	n = find(s, dir);
 	if (n)
 		n->trusted_until_ms = began_ms + d->trust_ms;
-	pthread_mutex_unlock(&s->lock);
 }

@@ -7,6 +7,7 @@
 
 #include "base/activity.h"
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "vfs-internal.h"
 
@@ -100,12 +101,11 @@ unsigned cfs_vfs_slowest(struct cfs_vfs *v, uint64_t now_ns,
 {
 	struct slow_list *l = &v->slow;
 	unsigned n;
+	CFS_LOCK_GUARD(&l->lock);
 
-	pthread_mutex_lock(&l->lock);
 	drop_old(l, now_ns);
 	set_limits(l);
 	n = l->n;
 	memcpy(ret, l->v, n * sizeof(*ret));
-	pthread_mutex_unlock(&l->lock);
 	return n;
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "vfs-internal.h"
 
 #define REQUEST_MAX (1u << 20)
@@ -330,16 +331,15 @@ static int copy_to_segs(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char
 /* The part of the text that lies at off of the file. */
 static size_t copy_text(struct special_open *s, uint64_t off, char *buf, size_t size)
 {
-	size_t len = 0;
+	size_t len;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
-	if (s->text && off >= s->text_off && off - s->text_off < s->text_len) {
-		off -= s->text_off;
-		len = CFS_MIN(size, s->text_len - (size_t)off);
-		memcpy(buf, s->text + off, len);
-		s->asked &= off + len < s->text_len;
-	}
-	pthread_mutex_unlock(&s->lock);
+	if (!s->text || off < s->text_off || off - s->text_off >= s->text_len)
+		return 0;
+	off -= s->text_off;
+	len = CFS_MIN(size, s->text_len - (size_t)off);
+	memcpy(buf, s->text + off, len);
+	s->asked &= off + len < s->text_len;
 	return len;
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "tree.h"
 
 #define BEHIND	   8 /* places in the row that the program may come back to */
@@ -188,53 +189,44 @@ static bool is_busy(const struct trees *t)
 
 enum tree_next tree_listed(struct trees *t, cfs_ino_t dir, struct tree **ret)
 {
-	enum tree_next next = TREE_NOTHING;
 	struct tree_dir *d;
 	struct tree *r;
 	bool reads;
+	CFS_LOCK_GUARD(&t->lock);
 
-	pthread_mutex_lock(&t->lock);
 	reads = reads_files(t);
 	if (!find_recent(t, dir))
 		t->recent[t->n_recent++ % TREE_RECENT] = (struct tree_dir){.ino = dir};
 	r = go_to(t, dir, &d);
-	if (r) {
-		next = grow(r, ret);
-	} else if (reads && !is_busy(t) && ++t->listed >= t->wait) {
-		t->listed = 0;
-		next = TREE_FIND;
-	}
-	pthread_mutex_unlock(&t->lock);
-	return next;
+	if (r)
+		return grow(r, ret);
+	if (!reads || is_busy(t) || ++t->listed < t->wait)
+		return TREE_NOTHING;
+	t->listed = 0;
+	return TREE_FIND;
 }
 
 enum tree_next tree_opened(struct trees *t, cfs_ino_t dir, struct tree **ret)
 {
-	enum tree_next next = TREE_NOTHING;
 	struct tree_dir *d;
 	struct tree *r;
+	CFS_LOCK_GUARD(&t->lock);
 
-	pthread_mutex_lock(&t->lock);
 	d = find_recent(t, dir);
 	if (d)
 		d->opened++;
 	r = go_to(t, dir, &d);
-	if (r) {
-		d->opened += d->opened < d->files;
-		next = grow(r, ret);
-	}
-	pthread_mutex_unlock(&t->lock);
-	return next;
+	if (!r)
+		return TREE_NOTHING;
+	d->opened += d->opened < d->files;
+	return grow(r, ret);
 }
 
 bool tree_is_recent(struct trees *t, cfs_ino_t dir)
 {
-	bool is;
+	CFS_LOCK_GUARD(&t->lock);
 
-	pthread_mutex_lock(&t->lock);
-	is = find_recent(t, dir);
-	pthread_mutex_unlock(&t->lock);
-	return is;
+	return find_recent(t, dir);
 }
 
 /* ---- what its thread does ---- */
@@ -269,8 +261,8 @@ static struct tree *choose(struct trees *t, cfs_ino_t parent)
 struct tree *tree_find(struct trees *t, cfs_ino_t parent)
 {
 	struct tree *r = NULL;
+	CFS_LOCK_GUARD(&t->lock);
 
-	pthread_mutex_lock(&t->lock);
 	if (find_recent(t, parent))
 		r = choose(t, parent);
 	else
@@ -286,7 +278,6 @@ struct tree *tree_find(struct trees *t, cfs_ino_t parent)
 				   .window = FILES_MIN,
 				   .dirs = DIRS_MIN};
 	}
-	pthread_mutex_unlock(&t->lock);
 	return r;
 }
 

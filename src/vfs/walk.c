@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "walk.h"
 
 #define NEAR	   16	/* places, ahead and behind, of opens out of order */
@@ -191,31 +192,29 @@ static bool wants_list(struct walk *k, cfs_ino_t ino)
 
 enum walk_next walk_opened(struct walks *w, cfs_ino_t dir, cfs_ino_t ino, struct walk_batch **ret)
 {
-	enum walk_next next = WALK_NOTHING;
 	struct walk_stream *s;
 	uint32_t place[ORDERS];
 	struct walk *k;
+	CFS_LOCK_GUARD(&w->lock);
 
-	pthread_mutex_lock(&w->lock);
 	k = get(w, dir);
-	if (!k->list) {
-		next = wants_list(k, ino) ? WALK_LIST : WALK_NOTHING;
-	} else if (!listing_find(k->list, ino, place)) {
+	if (!k->list)
+		return wants_list(k, ino) ? WALK_LIST : WALK_NOTHING;
+	if (!listing_find(k->list, ino, place)) {
 		if (++k->missing >= MISSING)
 			forget_list(k);
-	} else {
-		s = follow(k, w->clock, place);
-		if (s) {
-			k->opens = 0;
-			k->wait = LIST_AFTER;
-			*ret = next_files(k, s);
-			next = *ret ? WALK_FETCH : WALK_NOTHING;
-		} else if (++k->opens >= VAIN) {
-			forget_list(k);
-		}
+		return WALK_NOTHING;
 	}
-	pthread_mutex_unlock(&w->lock);
-	return next;
+	s = follow(k, w->clock, place);
+	if (!s) {
+		if (++k->opens >= VAIN)
+			forget_list(k);
+		return WALK_NOTHING;
+	}
+	k->opens = 0;
+	k->wait = LIST_AFTER;
+	*ret = next_files(k, s);
+	return *ret ? WALK_FETCH : WALK_NOTHING;
 }
 
 /* Makes room for one more listing. */
@@ -268,10 +267,9 @@ void walk_listed(struct walks *w, cfs_ino_t dir, struct listing *l)
 void walk_fetched(struct walks *w, cfs_ino_t dir, uint32_t n)
 {
 	struct walk *k;
+	CFS_LOCK_GUARD(&w->lock);
 
-	pthread_mutex_lock(&w->lock);
 	k = get(w, dir);
 	if (!k->list)
 		k->wait = k->opens + n + LIST_AFTER;
-	pthread_mutex_unlock(&w->lock);
 }

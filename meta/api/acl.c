@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "meta/api/acl.h"
 #include "meta/api/core.h"
 #include "meta/api/dirtimes.h"
@@ -69,14 +70,11 @@ void cfs_acl_cache_destroy(struct cfs_acl_cache *c)
 static bool cached(struct cfs_meta *m, uint32_t id, struct cfs_acl *ret)
 {
 	struct cfs_acl_cache *c = m->acls;
-	bool found = false;
+	CFS_LOCK_GUARD(&c->lock);
 
-	pthread_mutex_lock(&c->lock);
-	if (c->connections == atomic_load(&m->host.connections) && c->slots &&
-	    c->slots[id % CACHE_SLOTS].id == id)
-		found = cfs_acl_copy(&c->slots[id % CACHE_SLOTS].rule, ret) == 0;
-	pthread_mutex_unlock(&c->lock);
-	return found;
+	return c->connections == atomic_load(&m->host.connections) && c->slots &&
+	       c->slots[id % CACHE_SLOTS].id == id &&
+	       cfs_acl_copy(&c->slots[id % CACHE_SLOTS].rule, ret) == 0;
 }
 
 /* connections: of the host, before the server was asked. */

@@ -319,12 +319,9 @@ int cfs_meta_load(struct cfs_meta *m, struct cfs_setting **ret, char err[256])
 
 int cfs_meta_setting(struct cfs_meta *m, struct cfs_setting **ret)
 {
-	int rc;
+	CFS_LOCK_GUARD(&m->setting_lock);
 
-	pthread_mutex_lock(&m->setting_lock);
-	rc = m->setting ? cfs_setting_copy(m->setting, ret) : -ENODATA;
-	pthread_mutex_unlock(&m->setting_lock);
-	return rc;
+	return m->setting ? cfs_setting_copy(m->setting, ret) : -ENODATA;
 }
 
 static int replace_string(char **dst, const char *src)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "meta/api/held.h"
 #include "meta/engine/rules.h"
 
@@ -95,45 +96,40 @@ void cfs_held_apply(struct cfs_held *h, const struct cfs_held_key *k, const stru
 void cfs_held_assume(struct cfs_held *h, const struct cfs_held_key *k)
 {
 	struct held_lock **p, *l;
+	CFS_LOCK_GUARD(&h->lock);
 
-	pthread_mutex_lock(&h->lock);
 	p = find(h, k);
 	l = *p ? *p : add(p, k);
 	if (l)
 		l->assumed = true;
-	pthread_mutex_unlock(&h->lock);
 }
 
 bool cfs_held_any(struct cfs_held *h, const struct cfs_held_key *k)
 {
-	bool any;
+	CFS_LOCK_GUARD(&h->lock);
 
-	pthread_mutex_lock(&h->lock);
-	any = *find(h, k);
-	pthread_mutex_unlock(&h->lock);
-	return any;
+	return *find(h, k);
 }
 
 bool cfs_held_conflict(struct cfs_held *h, const struct cfs_held_key *k, enum cfs_lock_type type)
 {
 	const struct cfs_plock want = {.type = type, .end = INT64_MAX};
 	const struct held_lock *l;
+	CFS_LOCK_GUARD(&h->lock);
 
-	pthread_mutex_lock(&h->lock);
 	for (l = h->bucket[k->ino % HELD_BUCKETS]; l; l = l->next)
 		if (l->key.ino == k->ino && l->key.sid == k->sid && l->key.owner != k->owner &&
 		    !l->key.posix && cfs_rules_plock_conflict(l->v, l->n, &want))
-			break;
-	pthread_mutex_unlock(&h->lock);
-	return l;
+			return true;
+	return false;
 }
 
 void cfs_held_forget(struct cfs_held *h, uint64_t sid)
 {
 	struct held_lock **p;
 	size_t i;
+	CFS_LOCK_GUARD(&h->lock);
 
-	pthread_mutex_lock(&h->lock);
 	for (i = 0; i < HELD_BUCKETS; i++) {
 		p = &h->bucket[i];
 		while (*p) {
@@ -143,5 +139,4 @@ void cfs_held_forget(struct cfs_held *h, uint64_t sid)
 				p = &(*p)->next;
 		}
 	}
-	pthread_mutex_unlock(&h->lock);
 }

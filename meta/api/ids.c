@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "meta/api/call.h"
 #include "meta/api/core.h"
@@ -119,8 +120,8 @@ int cfs_ids_next(struct cfs_meta *m, struct cfs_ids *ids, const struct cfs_ctx *
 	/* Inode 1 is the root, slice 0 a hole. */
 	const uint64_t lowest = ids == &m->inode_ids ? 2 : 1;
 	int rc = 0;
+	CFS_LOCK_GUARD(&ids->lock);
 
-	pthread_mutex_lock(&ids->lock);
 	while (!rc && ids->next >= ids->end) {
 		if (ids->refilling)
 			rc = cfs_cond_wait(&ids->refilled, &ids->lock, ctx->deadline);
@@ -131,6 +132,5 @@ int cfs_ids_next(struct cfs_meta *m, struct cfs_ids *ids, const struct cfs_ctx *
 	}
 	if (!rc)
 		*ret = ids->next++;
-	pthread_mutex_unlock(&ids->lock);
 	return rc;
 }

@@ -9,6 +9,7 @@
 
 #include "base/activity.h"
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/unwanted.h"
 #include "base/workers.h"
@@ -190,14 +191,13 @@ static int delete_files(struct cfs_meta *m, int64_t before_s, cfs_deadline_t end
 static size_t take(struct cfs_jobs *j, struct deletion v[BATCH])
 {
 	size_t i, n;
+	CFS_LOCK_GUARD(&j->lock);
 
-	pthread_mutex_lock(&j->lock);
 	n = CFS_MIN(CFS_DIV_UP(j->n, j->threads), (size_t)BATCH);
 	for (i = 0; i < n; i++)
 		v[i] = j->queue[(j->first + i) % MAX_QUEUED];
 	j->first = (j->first + n) % MAX_QUEUED;
 	j->n -= n;
-	pthread_mutex_unlock(&j->lock);
 	return n;
 }
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/workers.h"
 #include "meta/api/clock.h"
@@ -181,13 +182,12 @@ int cfs_meta_take_lease(struct cfs_meta *m, const char *key, const char *holder,
 int cfs_lease_check(struct cfs_lease *l)
 {
 	int rc = 0;
+	CFS_LOCK_GUARD(&l->lock);
 
-	pthread_mutex_lock(&l->lock);
 	if (l->end_ms < cfs_boot_ms() + l->life_ms / 2)
 		rc = renew(l);
 	if (!rc && l->end_ms < cfs_boot_ms() + l->life_ms / 2)
 		rc = -ETIMEDOUT;
-	pthread_mutex_unlock(&l->lock);
 	return rc;
 }
 

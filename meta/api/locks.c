@@ -13,6 +13,7 @@
 
 #include "base/activity.h"
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "meta/api/call.h"
 #include "meta/api/core.h"
 #include "meta/api/held.h"
@@ -102,8 +103,8 @@ void cfs_locks_destroy(struct cfs_locks *l)
 static void released(struct cfs_locks *l, cfs_ino_t ino)
 {
 	struct waiter *w;
+	CFS_LOCK_GUARD(&l->lock);
 
-	pthread_mutex_lock(&l->lock);
 	atomic_fetch_add(&l->releases, 1);
 	for (w = l->waiters; w; w = w->next) {
 		if (w->ino != ino)
@@ -111,7 +112,6 @@ static void released(struct cfs_locks *l, cfs_ino_t ino)
 		w->woken = true;
 		pthread_cond_signal(&w->cond);
 	}
-	pthread_mutex_unlock(&l->lock);
 }
 
 /*
@@ -176,17 +176,15 @@ static int wait_turn(struct cfs_locks *l, const struct cfs_ctx *ctx, struct wait
 {
 	cfs_deadline_t until = cfs_deadline_in(for_ms);
 	int rc = 0;
+	CFS_LOCK_GUARD(&l->lock);
 
-	pthread_mutex_lock(&l->lock);
 	/*
 	 * After a release the graph is outdated: the blocking owner may just have released the lock
 	 * and may already wait for this owner.
 	 */
 	w->woken = atomic_load(&l->releases) != seen;
-	if (!w->woken && w->in_graph && waits_for(l, w->waits_for, w->owner, ++l->rounds)) {
-		pthread_mutex_unlock(&l->lock);
+	if (!w->woken && w->in_graph && waits_for(l, w->waits_for, w->owner, ++l->rounds))
 		return -EDEADLK;
-	}
 	w->next = l->waiters;
 	l->waiters = w;
 	while (!rc && !w->woken && !cfs_deadline_passed(until)) {
@@ -197,7 +195,6 @@ static int wait_turn(struct cfs_locks *l, const struct cfs_ctx *ctx, struct wait
 				      cfs_deadline_min(until, cfs_deadline_in(INTERRUPT_POLL_MS)));
 	}
 	unlist(l, w);
-	pthread_mutex_unlock(&l->lock);
 	return rc;
 }
 
@@ -346,15 +343,14 @@ static struct undone **find_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t 
 static struct undone *add_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, bool posix)
 {
 	struct undone *u;
+	CFS_LOCK_GUARD(&l->undone_lock);
 
-	pthread_mutex_lock(&l->undone_lock);
 	u = *find_undone(l, ino, owner, posix) ? NULL : malloc(sizeof(*u));
-	if (u) {
-		*u = (struct undone){l->undone, ino, owner, posix, .busy = true};
-		l->undone = u;
-		atomic_fetch_add(&l->n_undone, 1);
-	}
-	pthread_mutex_unlock(&l->undone_lock);
+	if (!u)
+		return NULL;
+	*u = (struct undone){l->undone, ino, owner, posix, .busy = true};
+	l->undone = u;
+	atomic_fetch_add(&l->n_undone, 1);
 	return u;
 }
 

@@ -240,12 +240,9 @@ static int is_other_volume(struct cfs_meta *m, const char *text)
 
 static bool is_current(struct cfs_meta *m, const char *text)
 {
-	bool same;
+	CFS_LOCK_GUARD(&m->setting_lock);
 
-	pthread_mutex_lock(&m->setting_lock);
-	same = m->setting_text && !strcmp(m->setting_text, text);
-	pthread_mutex_unlock(&m->setting_lock);
-	return same;
+	return m->setting_text && !strcmp(m->setting_text, text);
 }
 
 static void adopt(struct cfs_meta *m, const char *text)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "meta/engine/optimistic.h"
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 
 void cfs_optimistic_init(struct cfs_optimistic *s)
@@ -23,66 +24,60 @@ static struct cfs_optimistic_dir *dir_slot(struct cfs_optimistic *s, cfs_ino_t i
 bool cfs_optimistic_dir_known(struct cfs_optimistic *s, cfs_ino_t ino, struct cfs_attr *ret)
 {
 	const struct cfs_optimistic_dir *d = dir_slot(s, ino);
-	bool known;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
-	known = d->entry.ino == ino;
-	if (known)
-		*ret = d->entry.attr;
-	pthread_mutex_unlock(&s->lock);
-	return known;
+	if (d->entry.ino != ino)
+		return false;
+	*ret = d->entry.attr;
+	return true;
 }
 
 void cfs_optimistic_dir_remember(struct cfs_optimistic *s, cfs_ino_t ino,
 				 const struct cfs_attr *attr)
 {
 	struct cfs_optimistic_dir *d = dir_slot(s, ino);
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	*d = (struct cfs_optimistic_dir){
 		.entry = {.ino = ino, .attr = *attr},
 		.read_ms = cfs_now_ms(),
 	};
-	pthread_mutex_unlock(&s->lock);
 }
 
 void cfs_optimistic_dir_forget(struct cfs_optimistic *s, cfs_ino_t ino)
 {
 	struct cfs_optimistic_dir *d = dir_slot(s, ino);
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	if (d->entry.ino == ino)
 		d->entry.ino = 0;
-	pthread_mutex_unlock(&s->lock);
 }
 
 bool cfs_optimistic_dir_ask(struct cfs_optimistic *s, cfs_ino_t ino)
 {
 	struct cfs_optimistic_dir *d = dir_slot(s, ino);
 	uint64_t now_ms = cfs_now_ms();
-	bool known, late;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
-	known = d->entry.ino == ino;
-	late = known && now_ms - d->read_ms >= CFS_OPTIMISTIC_MS;
-	if (late)
-		d->read_ms = now_ms;
-	pthread_mutex_unlock(&s->lock);
-	return !known || late;
+	if (d->entry.ino != ino)
+		return true;
+	if (now_ms - d->read_ms < CFS_OPTIMISTIC_MS)
+		return false;
+	d->read_ms = now_ms;
+	return true;
 }
 
 void cfs_optimistic_dir_times(struct cfs_optimistic *s, cfs_ino_t ino, const struct cfs_attr *attr)
 {
 	struct cfs_optimistic_dir *d = dir_slot(s, ino);
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	if (d->entry.ino == ino && cfs_timespec_cmp(attr->ctime, d->entry.attr.ctime) >= 0) {
 		d->entry.attr.nlink = attr->nlink;
 		d->entry.attr.atime = attr->atime;
 		d->entry.attr.mtime = attr->mtime;
 		d->entry.attr.ctime = attr->ctime;
 	}
-	pthread_mutex_unlock(&s->lock);
 }
 
 /* ---- files ---- */
@@ -109,12 +104,9 @@ cfs_ino_t cfs_optimistic_name(struct cfs_optimistic *s, cfs_ino_t parent, const 
 			      size_t len)
 {
 	uint64_t hash = cfs_name_hash(parent, name, len);
-	cfs_ino_t ino;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
-	ino = find_name(s, hash);
-	pthread_mutex_unlock(&s->lock);
-	return ino;
+	return find_name(s, hash);
 }
 
 void cfs_optimistic_name_remember(struct cfs_optimistic *s, cfs_ino_t parent, const char *name,
@@ -122,11 +114,10 @@ void cfs_optimistic_name_remember(struct cfs_optimistic *s, cfs_ino_t parent, co
 {
 	uint64_t hash = cfs_name_hash(parent, name, len);
 	unsigned n = name_slot(hash);
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	s->name[n].hash = hash;
 	s->name[n].ino = ino;
-	pthread_mutex_unlock(&s->lock);
 }
 
 bool cfs_optimistic_file_known(struct cfs_optimistic *s, cfs_ino_t parent, const char *name,
@@ -134,15 +125,13 @@ bool cfs_optimistic_file_known(struct cfs_optimistic *s, cfs_ino_t parent, const
 {
 	uint64_t hash = cfs_name_hash(parent, name, len);
 	cfs_ino_t ino;
-	bool known;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	ino = find_name(s, hash);
-	known = ino && file_slot(s, ino)->ino == ino;
-	if (known)
-		*ret = *file_slot(s, ino);
-	pthread_mutex_unlock(&s->lock);
-	return known;
+	if (!ino || file_slot(s, ino)->ino != ino)
+		return false;
+	*ret = *file_slot(s, ino);
+	return true;
 }
 
 void cfs_optimistic_file_remember(struct cfs_optimistic *s, cfs_ino_t parent, const char *name,
@@ -159,35 +148,31 @@ void cfs_optimistic_file_remember(struct cfs_optimistic *s, cfs_ino_t parent, co
 bool cfs_optimistic_file_attr(struct cfs_optimistic *s, cfs_ino_t ino, struct cfs_attr *ret)
 {
 	const struct cfs_entry *e = file_slot(s, ino);
-	bool known;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
-	known = e->ino == ino;
-	if (known)
-		*ret = e->attr;
-	pthread_mutex_unlock(&s->lock);
-	return known;
+	if (e->ino != ino)
+		return false;
+	*ret = e->attr;
+	return true;
 }
 
 void cfs_optimistic_file_changed(struct cfs_optimistic *s, cfs_ino_t ino,
 				 const struct cfs_attr *attr)
 {
 	struct cfs_entry *e = file_slot(s, ino);
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	if (e->ino == ino)
 		e->attr = *attr;
-	pthread_mutex_unlock(&s->lock);
 }
 
 void cfs_optimistic_file_forget(struct cfs_optimistic *s, cfs_ino_t ino)
 {
 	struct cfs_entry *e = file_slot(s, ino);
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	if (e->ino == ino)
 		e->ino = 0;
-	pthread_mutex_unlock(&s->lock);
 }
 
 /* ---- inodes of any type ---- */

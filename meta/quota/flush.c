@@ -12,20 +12,20 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "meta/quota/quota-internal.h"
 
 int cfs_quotas_begin_flush(struct cfs_quotas *q, cfs_deadline_t deadline)
 {
 	int rc = 0;
+	CFS_LOCK_GUARD(&q->lock);
 
-	pthread_mutex_lock(&q->lock);
 	while (q->flushing && !rc)
 		rc = cfs_cond_wait(&q->flushed, &q->lock, deadline);
 	if (!q->flushing)
 		rc = 0;
 	q->flushing |= !rc;
-	pthread_mutex_unlock(&q->lock);
 	return rc;
 }
 
@@ -103,8 +103,8 @@ static void limits_stored(struct cfs_quotas *q)
 {
 	const struct usage_write *w = &q->write;
 	size_t i;
+	CFS_LOCK_GUARD(&q->lock);
 
-	pthread_mutex_lock(&q->lock);
 	for (i = 0; i < w->n_deltas; i++) {
 		const struct cfs_quota *d = &w->deltas[i];
 		struct limit *l = cfs_quotas_find(q, d->kind, d->key);
@@ -116,7 +116,6 @@ static void limits_stored(struct cfs_quotas *q)
 		l->q.used_space += d->used_space;
 		l->q.used_inodes += d->used_inodes;
 	}
-	pthread_mutex_unlock(&q->lock);
 }
 
 int cfs_quotas_write(struct cfs_quotas *q, const struct cfs_ctx *ctx)

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "meta/quota/quota-internal.h"
 
@@ -148,15 +149,14 @@ static int parent_of(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t 
 bool cfs_quotas_get(struct cfs_quotas *q, cfs_ino_t dir, struct cfs_quota *ret)
 {
 	const struct limit *l;
+	CFS_LOCK_GUARD(&q->lock);
 
-	pthread_mutex_lock(&q->lock);
 	l = cfs_quotas_find(q, CFS_QUOTA_DIR, dir);
 	if (l) {
 		*ret = l->q;
 		ret->used_space += l->pending_space;
 		ret->used_inodes += l->pending_inodes;
 	}
-	pthread_mutex_unlock(&q->lock);
 	return l;
 }
 
@@ -282,12 +282,9 @@ int cfs_quotas_check_locked(struct cfs_quotas *q, const struct cfs_reservation *
 
 int cfs_quotas_check_now(struct cfs_quotas *q, const struct cfs_reservation *r)
 {
-	int rc;
+	CFS_LOCK_GUARD(&q->lock);
 
-	pthread_mutex_lock(&q->lock);
-	rc = cfs_quotas_check_locked(q, r);
-	pthread_mutex_unlock(&q->lock);
-	return rc;
+	return cfs_quotas_check_locked(q, r);
 }
 
 struct parents {

@@ -3,6 +3,7 @@
  * Changes of usage for engines without inline_usage: summed per directory until the next flush.
  * Memory grows with the number of directories that change between two flushes.
  */
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "meta/quota/quota-internal.h"
 
@@ -37,25 +38,23 @@ static void add_dir(struct cfs_usage_batch *b, const struct cfs_usage_dir *d)
 void cfs_usage_batch_add(struct cfs_usage_batch *b, const struct cfs_usage *u)
 {
 	unsigned i;
+	CFS_LOCK_GUARD(&b->lock);
 
-	pthread_mutex_lock(&b->lock);
 	b->space += u->space;
 	b->inodes += u->inodes;
 	for (i = 0; i < u->n_dirs; i++)
 		add_dir(b, &u->dirs[i]);
-	pthread_mutex_unlock(&b->lock);
 }
 
 size_t cfs_usage_batch_take(struct cfs_usage_batch *b, int64_t *ret_space, int64_t *ret_inodes,
 			    struct cfs_usage_dir **ret)
 {
 	size_t n;
+	CFS_LOCK_GUARD(&b->lock);
 
-	pthread_mutex_lock(&b->lock);
 	n = cfs_inomap_take(&b->dirs, ret);
 	*ret_space = b->space;
 	*ret_inodes = b->inodes;
 	b->space = b->inodes = 0;
-	pthread_mutex_unlock(&b->lock);
 	return n;
 }

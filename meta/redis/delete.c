@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "meta/redis/ops.h"
 
@@ -58,39 +59,34 @@ void rds_deletions_destroy(struct rds_deletions *d)
 void rds_deletions_add(struct rds *r, cfs_ino_t ino, uint64_t length)
 {
 	struct rds_deletions *d = r->deletions;
+	CFS_LOCK_GUARD(&d->lock);
 
-	pthread_mutex_lock(&d->lock);
 	if (d->v[ino % DELETIONS].ino != ino || d->v[ino % DELETIONS].length != length) {
 		d->v[ino % DELETIONS].ino = ino;
 		d->v[ino % DELETIONS].length = length;
 		d->v[ino % DELETIONS].next = 0;
 	}
-	pthread_mutex_unlock(&d->lock);
 }
 
 static bool deletion_find(struct rds *r, cfs_ino_t ino, uint64_t *ret_length, uint64_t *ret_next)
 {
 	struct rds_deletions *d = r->deletions;
-	bool found;
+	CFS_LOCK_GUARD(&d->lock);
 
-	pthread_mutex_lock(&d->lock);
-	found = d->v[ino % DELETIONS].ino == ino;
-	if (found) {
-		*ret_length = d->v[ino % DELETIONS].length;
-		*ret_next = d->v[ino % DELETIONS].next;
-	}
-	pthread_mutex_unlock(&d->lock);
-	return found;
+	if (d->v[ino % DELETIONS].ino != ino)
+		return false;
+	*ret_length = d->v[ino % DELETIONS].length;
+	*ret_next = d->v[ino % DELETIONS].next;
+	return true;
 }
 
 static void deletion_next(struct rds *r, cfs_ino_t ino, uint64_t next)
 {
 	struct rds_deletions *d = r->deletions;
+	CFS_LOCK_GUARD(&d->lock);
 
-	pthread_mutex_lock(&d->lock);
 	if (d->v[ino % DELETIONS].ino == ino)
 		d->v[ino % DELETIONS].next = next;
-	pthread_mutex_unlock(&d->lock);
 }
 
 void rds_unknown_commit_add(struct rds *r, uint64_t slice, uint64_t begun_ms, const char *key,
@@ -98,34 +94,29 @@ void rds_unknown_commit_add(struct rds *r, uint64_t slice, uint64_t begun_ms, co
 {
 	struct rds_deletions *d = r->deletions;
 	unsigned i;
+	CFS_LOCK_GUARD(&d->lock);
 
-	pthread_mutex_lock(&d->lock);
 	i = d->n_unknowns++ % UNKNOWNS;
 	d->unknowns[i].slice = slice;
 	d->unknowns[i].until_ms = begun_ms + rds_kept_ms(key);
 	snprintf(d->unknowns[i].key, sizeof(d->unknowns[i].key), "%s", key);
 	snprintf(d->unknowns[i].token, sizeof(d->unknowns[i].token), "%s", token);
-	pthread_mutex_unlock(&d->lock);
 }
 
 void rds_commit_note(struct rds *r, uint64_t slice)
 {
 	struct rds_deletions *d = r->deletions;
+	CFS_LOCK_GUARD(&d->lock);
 
-	pthread_mutex_lock(&d->lock);
 	d->commits[slice % COMMITS] = slice;
-	pthread_mutex_unlock(&d->lock);
 }
 
 static bool commit_find(struct rds *r, uint64_t slice)
 {
 	struct rds_deletions *d = r->deletions;
-	bool found;
+	CFS_LOCK_GUARD(&d->lock);
 
-	pthread_mutex_lock(&d->lock);
-	found = d->commits[slice % COMMITS] == slice;
-	pthread_mutex_unlock(&d->lock);
-	return found;
+	return d->commits[slice % COMMITS] == slice;
 }
 
 bool rds_unknown_commit_find(struct rds *r, uint64_t slice, char key[RDS_KEY_MAX], char token[17])

@@ -11,6 +11,7 @@
 
 #include "base/array.h"
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "meta/redis/ops.h"
 
 enum { WINDOWS = 4, NAMES = 50000 };
@@ -107,8 +108,8 @@ static bool find(struct rds_inode_names *names, cfs_ino_t dir, cfs_ino_t ino, ch
 	const struct inode_name key = {.ino = ino}, *k = &key;
 	struct inode_name **found = NULL;
 	unsigned i;
+	CFS_LOCK_GUARD(&names->lock);
 
-	pthread_mutex_lock(&names->lock);
 	/* The latest first: names may have changed since the others. */
 	for (i = 1; i <= WINDOWS && !found; i++) {
 		const struct window *w = &names->windows[(names->next + WINDOWS - i) % WINDOWS];
@@ -116,12 +117,11 @@ static bool find(struct rds_inode_names *names, cfs_ino_t dir, cfs_ino_t ino, ch
 		if (w->dir == dir && w->n)
 			found = bsearch(&k, w->v, w->n, sizeof(*w->v), compare);
 	}
-	if (found) {
-		memcpy(name, (*found)->name, (*found)->len);
-		*ret_len = (*found)->len;
-	}
-	pthread_mutex_unlock(&names->lock);
-	return found != NULL;
+	if (!found)
+		return false;
+	memcpy(name, (*found)->name, (*found)->len);
+	*ret_len = (*found)->len;
+	return true;
 }
 
 static int read_window(struct cfs_engine *e, struct rds_inode_names *names, cfs_ino_t dir,

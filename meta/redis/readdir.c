@@ -19,6 +19,7 @@
 
 #include "base/array.h"
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "meta/redis/ops.h"
 
 enum {
@@ -131,15 +132,14 @@ static bool covers(const struct window *w, cfs_ino_t dir, const char *name, size
 static struct window *take(struct rds_windows *ws, unsigned number, cfs_ino_t dir, const char *name,
 			   size_t len)
 {
-	struct window *w = NULL;
+	struct window *w;
+	CFS_LOCK_GUARD(&ws->lock);
 
-	pthread_mutex_lock(&ws->lock);
-	if (number < WINDOWS && ws->v[number] && covers(ws->v[number], dir, name, len)) {
-		w = ws->v[number];
-		w->used = ++ws->clock;
-		w->users++;
-	}
-	pthread_mutex_unlock(&ws->lock);
+	w = number < WINDOWS ? ws->v[number] : NULL;
+	if (!w || !covers(w, dir, name, len))
+		return NULL;
+	w->used = ++ws->clock;
+	w->users++;
 	return w;
 }
 

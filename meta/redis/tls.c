@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 
 struct rds_tls {
@@ -141,13 +142,10 @@ void rds_tls_end(struct rds_tls *tls)
 
 ssize_t rds_tls_read(struct rds_tls *tls, void *buf, size_t size, short *ret_wait)
 {
-	ssize_t r;
+	CFS_LOCK_GUARD(&tls->lock);
 
-	pthread_mutex_lock(&tls->lock);
 	ERR_clear_error();
-	r = outcome(tls, SSL_read(tls->ssl, buf, (int)CFS_MIN(size, 1 << 20)), ret_wait);
-	pthread_mutex_unlock(&tls->lock);
-	return r;
+	return outcome(tls, SSL_read(tls->ssl, buf, (int)CFS_MIN(size, 1 << 20)), ret_wait);
 }
 
 /* OpenSSL writes without MSG_NOSIGNAL: consumes the SIGPIPE that a lost connection has raised. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "meta/sql/sql-internal.h"
 
 #define NAME_MAX_LEN 192
@@ -68,12 +69,9 @@ static void remember_columns(struct sql_db *db, uint32_t *have)
 
 static bool is_known(struct sql_db *db, size_t table, unsigned bit)
 {
-	bool known;
+	CFS_LOCK_GUARD(&db->columns.lock);
 
-	pthread_mutex_lock(&db->columns.lock);
-	known = db->columns.have && db->columns.have[table] >> bit & 1;
-	pthread_mutex_unlock(&db->columns.lock);
-	return known;
+	return db->columns.have && db->columns.have[table] >> bit & 1;
 }
 
 int sql_has_column(struct sql_conn *c, const char *table, const char *column)

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "meta/sql/sql-internal.h"
 
@@ -38,15 +39,14 @@ static unsigned copy_all(struct sql_abandoned *a, struct sql_abandoned_session *
 {
 	cfs_deadline_t give_up = cfs_deadline_in(ENDING_MS);
 	unsigned i, n;
+	CFS_LOCK_GUARD(&a->lock);
 
-	pthread_mutex_lock(&a->lock);
 	n = atomic_load(&a->n);
 	for (i = 0; i < n; i++) {
 		if (!a->v[i].give_up)
 			a->v[i].give_up = give_up;
 		ret[i] = a->v[i];
 	}
-	pthread_mutex_unlock(&a->lock);
 	return n;
 }
 
@@ -54,8 +54,8 @@ static unsigned copy_all(struct sql_abandoned *a, struct sql_abandoned_session *
 static void forget(struct sql_abandoned *a, const char *session)
 {
 	unsigned n, i = 0;
+	CFS_LOCK_GUARD(&a->lock);
 
-	pthread_mutex_lock(&a->lock);
 	n = atomic_load(&a->n);
 	while (i < n && strcmp(a->v[i].session, session) != 0)
 		i++;
@@ -63,7 +63,6 @@ static void forget(struct sql_abandoned *a, const char *session)
 		memmove(a->v + i, a->v + i + 1, (n - i - 1) * sizeof(*a->v));
 		atomic_store(&a->n, n - 1);
 	}
-	pthread_mutex_unlock(&a->lock);
 }
 
 /* 0: the session is gone, or the server refuses to end it; -EAGAIN, -ENOTCONN, -ETIMEDOUT. */

@@ -127,14 +127,11 @@ static int open_own_handle(struct sqlite_db *db, sqlite3 **ret)
 
 static bool wait_for_work(struct sqlite_checkpointer *k)
 {
-	bool stop;
+	CFS_LOCK_GUARD(&k->lock);
 
-	pthread_mutex_lock(&k->lock);
 	while (atomic_load(&k->phase) != SQLITE_CHECKPOINT_WANTED && !k->stop)
 		pthread_cond_wait(&k->wake, &k->lock);
-	stop = k->stop;
-	pthread_mutex_unlock(&k->lock);
-	return !stop;
+	return !k->stop;
 }
 
 static void bulk_moved(struct sqlite_checkpointer *k, enum sqlite_checkpoint next)
@@ -148,12 +145,11 @@ static void bulk_moved(struct sqlite_checkpointer *k, enum sqlite_checkpoint nex
 static void wait_for_bulk(struct sqlite_checkpointer *k)
 {
 	cfs_deadline_t deadline = cfs_deadline_in(MAX_WAIT_MS);
+	CFS_LOCK_GUARD(&k->lock);
 
-	pthread_mutex_lock(&k->lock);
 	while (atomic_load(&k->phase) == SQLITE_CHECKPOINT_WANTED)
 		if (cfs_cond_wait(&k->moved, &k->lock, deadline))
 			break;
-	pthread_mutex_unlock(&k->lock);
 }
 
 static void *move_bulk(void *arg)
@@ -182,14 +178,13 @@ static void *move_bulk(void *arg)
 static void wake(struct sqlite_db *db)
 {
 	struct sqlite_checkpointer *k = &db->checkpointer;
+	CFS_LOCK_GUARD(&k->lock);
 
-	pthread_mutex_lock(&k->lock);
 	if (!k->running)
 		k->running = !cfs_thread_start("cfs-checkpoint", move_bulk, db, &k->thread);
 	if (k->running)
 		atomic_store(&k->phase, SQLITE_CHECKPOINT_WANTED);
 	pthread_cond_signal(&k->wake);
-	pthread_mutex_unlock(&k->lock);
 }
 
 /* The frame of a page has a header of 24 bytes. 0: not known. */

@@ -2,6 +2,7 @@
 /* Finds a member that has a block cached: asks all for one byte of it at once. */
 #include <errno.h>
 
+#include "base/cleanup.h"
 #include "group-internal.h"
 
 struct search;
@@ -26,14 +27,13 @@ static void note_end(struct cfs_peer_get *g, int err)
 {
 	struct probe *p = (struct probe *)g;
 	struct search *s = p->search;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	p->running = false;
 	s->running--;
 	if (err == 0 && s->found < 0)
 		s->found = (int)(p - s->probes);
 	pthread_cond_signal(&s->ended);
-	pthread_mutex_unlock(&s->lock);
 }
 
 static void start(struct search *s, struct cfs_peer *peer, unsigned i,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 
 #define MS_NS	      1000000ull
 #define FORGIVEN_AT   10	 /* pauses without a slow state that reset the next pause */
@@ -151,19 +152,18 @@ void cfs_slow_end(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, u
 
 uint64_t cfs_slow_service_us(struct cfs_slow *s, uint64_t now_ns)
 {
-	uint64_t since_ns = now_ns - 2 * CFS_SLOW_WINDOW_MS * MS_NS, us = 0;
+	uint64_t since_ns = now_ns - 2 * CFS_SLOW_WINDOW_MS * MS_NS;
 	struct cfs_slow_period p;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
 	p = s->now;
 	if (s->last.begin_ns >= since_ns) {
 		p.ns += s->last.ns;
 		p.bytes += s->last.bytes;
 	}
-	if (p.bytes >= CFS_SLOW_KNOWN && p.begin_ns >= since_ns)
-		us = CFS_MAX(part_us(p.ns, p.bytes), (uint64_t)1);
-	pthread_mutex_unlock(&s->lock);
-	return us;
+	if (p.bytes < CFS_SLOW_KNOWN || p.begin_ns < since_ns)
+		return 0;
+	return CFS_MAX(part_us(p.ns, p.bytes), (uint64_t)1);
 }
 
 static int by_size(const void *a, const void *b)
@@ -196,20 +196,17 @@ bool cfs_slow_is(const struct cfs_slow *s)
 
 bool cfs_slow_begin(struct cfs_slow *s, uint64_t now_ms)
 {
-	bool begins;
+	CFS_LOCK_GUARD(&s->lock);
 
-	pthread_mutex_lock(&s->lock);
-	begins = !cfs_slow_is(s);
-	if (begins) {
-		if (s->pause_ms == 0 || now_ms - s->ended_ms > FORGIVEN_AT * s->pause_ms)
-			s->pause_ms = CFS_SLOW_PAUSE_MS;
-		else
-			s->pause_ms = CFS_MIN(2 * s->pause_ms, (uint64_t)CFS_SLOW_PAUSE_MAX_MS);
-		s->slow_periods = 0;
-		atomic_store(&s->until_ms, now_ms + s->pause_ms);
-	}
-	pthread_mutex_unlock(&s->lock);
-	return begins;
+	if (cfs_slow_is(s))
+		return false;
+	if (s->pause_ms == 0 || now_ms - s->ended_ms > FORGIVEN_AT * s->pause_ms)
+		s->pause_ms = CFS_SLOW_PAUSE_MS;
+	else
+		s->pause_ms = CFS_MIN(2 * s->pause_ms, (uint64_t)CFS_SLOW_PAUSE_MAX_MS);
+	s->slow_periods = 0;
+	atomic_store(&s->until_ms, now_ms + s->pause_ms);
+	return true;
 }
 
 bool cfs_slow_take_probe(struct cfs_slow *s, uint64_t now_ms)

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "group-internal.h"
 
 void cfs_group_node_unref(struct group_node *n)
@@ -35,13 +36,10 @@ static void snapshot_free(struct group_snapshot *v)
 
 struct group_snapshot *cfs_group_snapshot_ref(struct cfs_group *g)
 {
-	struct group_snapshot *v;
+	CFS_LOCK_GUARD(&g->lock);
 
-	pthread_mutex_lock(&g->lock);
-	v = g->snapshot;
-	atomic_fetch_add(&v->users, 1);
-	pthread_mutex_unlock(&g->lock);
-	return v;
+	atomic_fetch_add(&g->snapshot->users, 1);
+	return g->snapshot;
 }
 
 void cfs_group_snapshot_unref(struct group_snapshot *v)

@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -336,11 +337,10 @@ fail:
 bool cfs_loop_call_begin(struct cfs_loop *loop)
 {
 	bool begun;
+	CFS_LOCK_GUARD(&loop->lock);
 
-	pthread_mutex_lock(&loop->lock);
 	begun = !loop->orphan;
 	loop->calling = begun;
-	pthread_mutex_unlock(&loop->lock);
 	return begun;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "onesided.h"
 #include "transport-internal.h"
@@ -165,11 +166,10 @@ static uint64_t last_heard_ms(struct cfs_peer *p)
 {
 	uint64_t last_ms = 0;
 	unsigned i;
+	CFS_LOCK_GUARD(&p->lock);
 
-	pthread_mutex_lock(&p->lock);
 	for (i = 0; i < p->n_conns; i++)
 		last_ms = CFS_MAX(last_ms, p->conns[i]->heard_ms);
-	pthread_mutex_unlock(&p->lock);
 	return last_ms;
 }
 
@@ -299,8 +299,8 @@ void cfs_peer_feed(struct cfs_peer *p)
 {
 	struct cfs_peer_get *g;
 	struct cfs_client *c;
+	CFS_LOCK_GUARD(&p->lock);
 
-	pthread_mutex_lock(&p->lock);
 	while ((g = p->pending.first)) {
 		c = pick(p, g->len);
 		if (!c || c->ops->start(c, g, false) < 0)
@@ -308,7 +308,6 @@ void cfs_peer_feed(struct cfs_peer *p)
 		cfs_gets_remove(&p->pending, g);
 		c->ops->send(c);
 	}
-	pthread_mutex_unlock(&p->lock);
 }
 
 void cfs_peer_again(struct cfs_peer *p, struct cfs_peer_get *g)
@@ -510,14 +509,13 @@ bool cfs_peer_is_busy(const struct cfs_peer *p)
 
 bool cfs_peer_heard(struct cfs_peer *p, uint64_t since_ms)
 {
-	bool heard = false;
 	unsigned i;
+	CFS_LOCK_GUARD(&p->lock);
 
-	pthread_mutex_lock(&p->lock);
 	for (i = 0; i < p->n_conns; i++)
-		heard |= p->conns[i]->heard_ms > since_ms;
-	pthread_mutex_unlock(&p->lock);
-	return heard;
+		if (p->conns[i]->heard_ms > since_ms)
+			return true;
+	return false;
 }
 
 uint64_t cfs_peer_bytes_received(const struct cfs_peer *p)
@@ -679,13 +677,12 @@ static bool start_trial(struct cfs_peer *p, struct cfs_client *c)
 static void try_again(struct cfs_peer *p)
 {
 	struct cfs_client *c = NULL;
+	CFS_LOCK_GUARD(&p->lock);
 
-	pthread_mutex_lock(&p->lock);
 	if (p->circuit == CFS_PEER_CLOSED_CIRCUIT && !p->closing)
 		c = pick(p, p->failed_len);
 	if (c && start_trial(p, c))
 		c->ops->send(c);
-	pthread_mutex_unlock(&p->lock);
 }
 
 void cfs_peer_connected(struct cfs_peer *p, struct cfs_client *c)

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "onesided-internal.h"
 #include "transport/wire/crc.h"
 
@@ -494,13 +495,12 @@ void cfs_reading_give_up(struct cfs_onesided *o, struct cfs_reader_conn *r, uint
 void cfs_reading_forget(struct cfs_onesided *o, struct cfs_reader_conn *r)
 {
 	unsigned i;
+	CFS_LOCK_GUARD(&o->lock);
 
-	pthread_mutex_lock(&o->lock);
 	cfs_leases_forget(&o->leases, r);
 	for (i = 0; i < CFS_READ_OPS; i++)
 		if (o->ops_under_way[i].r == r)
 			o->ops_under_way[i].r = NULL;
-	pthread_mutex_unlock(&o->lock);
 }
 
 bool cfs_reading_tick(struct cfs_onesided *o, uint64_t now_ms, struct cfs_rdma_conn **ret_hangs)

@@ -4,6 +4,7 @@
  * one has more than one request in flight and another raises throughput by a tenth; idle ones are
  * closed.
  */
+#include "base/cleanup.h"
 #include "transport-internal.h"
 
 #define SCALE_WINDOW_MS	 200
@@ -21,13 +22,12 @@ void cfs_scaling_pause(struct cfs_peer *p)
 static bool is_short_of_connections(struct cfs_peer *p)
 {
 	unsigned i, loaded = 0, usable = 0;
+	CFS_LOCK_GUARD(&p->lock);
 
-	pthread_mutex_lock(&p->lock);
 	for (i = 0; i < p->n_conns; i++) {
 		usable += p->conns[i]->usable;
 		loaded += p->conns[i]->usable && p->conns[i]->inflight > 1;
 	}
-	pthread_mutex_unlock(&p->lock);
 	return usable > 0 && usable == p->n_conns && loaded == usable;
 }
 

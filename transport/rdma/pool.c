@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -546,8 +547,8 @@ bool cfs_rdma_pool_grant(struct cfs_rdma_pool *p, const struct cfs_peer_block *b
 {
 	struct place *e;
 	bool ready;
+	CFS_LOCK_GUARD(&p->lock);
 
-	pthread_mutex_lock(&p->lock);
 	e = find(p, b);
 	ready = e && e->state == PLACE_READY;
 	if (ready) {
@@ -559,7 +560,6 @@ bool cfs_rdma_pool_grant(struct cfs_rdma_pool *p, const struct cfs_peer_block *b
 			.lease_ms = CFS_RDMA_LEASE_MS,
 		};
 	}
-	pthread_mutex_unlock(&p->lock);
 	return ready;
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "rdma-internal.h"
 
 #define BATCH 16
@@ -228,10 +229,9 @@ void cfs_rdma_forget_reads(struct cfs_rdma_conn *c)
 {
 	struct cfs_rdma *d = c->d;
 	unsigned i;
+	CFS_LOCK_GUARD(&d->lock);
 
-	pthread_mutex_lock(&d->lock);
 	for (i = 0; i < d->n_slots && c->reads > 0; i++)
 		if (d->slots[i].c == c)
 			free_slot(d, i);
-	pthread_mutex_unlock(&d->lock);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/activity.h"
+#include "base/bytes.h"
 #include "data-internal.h"
 
 /* The caller's bytes, and how many were consumed. */
@@ -274,14 +275,12 @@ int cfs_file_write(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, 
 {
 	struct source from = {.v = src, .n = n_src};
 	struct cfs_data *d = f->data;
-	uint64_t len = 0, length;
+	uint64_t len = cfs_iov_len(src, n_src), length;
 	struct cfs_attr attr;
-	int i, r;
+	int r;
 
 	if (d->conf.read_only)
 		return -EROFS;
-	for (i = 0; i < n_src; i++)
-		len += src[i].iov_len;
 	while (from.n && !from.v->iov_len) {
 		from.v++;
 		from.n--;

@@ -138,7 +138,6 @@ struct blocking *blocking_copy(const struct blocking *what)
 	size_t groups_bytes = what->call.ctx.n_groups * sizeof(gid_t);
 	struct blocking *b = malloc(sizeof(*b) + groups_bytes + what->size);
 	uint8_t *at;
-	int i;
 
 	if (!b)
 		return NULL;
@@ -149,10 +148,7 @@ struct blocking *blocking_copy(const struct blocking *what)
 	at += groups_bytes;
 	b->iov[0] = (struct iovec){.iov_base = at, .iov_len = what->size};
 	b->n_iov = what->size > 0;
-	for (i = 0; i < what->n_iov; i++) {
-		memcpy(at, what->iov[i].iov_base, what->iov[i].iov_len);
-		at += what->iov[i].iov_len;
-	}
+	cfs_iov_gather(what->iov, what->n_iov, at);
 	b->queued.run = run_queued;
 	b->queued.bytes = sizeof(*b) + groups_bytes + what->size;
 	return b;

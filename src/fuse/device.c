@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/tsan.h"
 
 #define NOTIFY_RESEND 7		  /* interface 7.40 */
@@ -36,11 +37,9 @@ static int device_receive(struct cfs_channel *c, void *buf, struct cfs_request *
 static int send_message(struct cfs_channel *c, uint64_t unique, int error, struct iovec *iov, int n)
 {
 	const struct cfs_device *d = (const struct cfs_device *)c;
-	struct fuse_out_header out = {.len = sizeof(out), .error = error, .unique = unique};
-	int i;
+	struct fuse_out_header out = {.error = error, .unique = unique};
 
-	for (i = 1; i < n; i++)
-		out.len += (uint32_t)iov[i].iov_len;
+	out.len = (uint32_t)(sizeof(out) + cfs_iov_len(iov + 1, n - 1));
 	iov[0] = (struct iovec){.iov_base = &out, .iov_len = sizeof(out)};
 	CFS_TSAN_RELEASE(c);
 	return writev(d->fd, iov, n) < 0 ? -errno : 0;

@@ -33,13 +33,9 @@ mode_t type_mode(uint8_t type)
 /* Traces a reply as libfuse does. */
 static void trace(const struct call *c, int error, const struct iovec *iov, int n)
 {
-	size_t len = sizeof(struct fuse_out_header);
-	int i;
-
-	for (i = 1; i < n; i++)
-		len += iov[i].iov_len;
 	fuse_log(FUSE_LOG_DEBUG, "   unique: %llu, error: %d, outsize: %zu\n",
-		 (unsigned long long)c->id.unique, error, len);
+		 (unsigned long long)c->id.unique, error,
+		 sizeof(struct fuse_out_header) + cfs_iov_len(iov + 1, n - 1));
 }
 
 /* iov[0] is left free. Negative: nothing of the reply has arrived. */

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "ring.h"
 
@@ -79,18 +80,11 @@ int ring_write_answer(uint8_t *page, size_t payload, uint64_t unique, int error,
 {
 	struct ring_header *h = (void *)page;
 	struct fuse_out_header out = {.len = sizeof(out), .error = error, .unique = unique};
-	uint8_t *at = page + RING_PAGE;
-	size_t len = 0;
-	int i;
+	size_t len = cfs_iov_len(iov + 1, n - 1);
 
-	for (i = 1; i < n; i++)
-		len += iov[i].iov_len;
 	if (len > payload)
 		return -EINVAL;
-	for (i = 1; i < n; i++) {
-		memcpy(at, iov[i].iov_base, iov[i].iov_len);
-		at += iov[i].iov_len;
-	}
+	cfs_iov_gather(iov + 1, n - 1, page + RING_PAGE);
 	out.len += (uint32_t)len;
 	memcpy(h->in_out, &out, sizeof(out));
 	h->payload_bytes = (uint32_t)len;

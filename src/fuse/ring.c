@@ -374,13 +374,10 @@ static int ring_reply(struct cfs_channel *c, const struct cfs_request_id *id, in
 	struct entry *e = id->entry;
 	uint64_t unique = id->unique;
 	bool mine = self && self->entry == e;
-	size_t len = 0;
-	int i;
+	size_t len = cfs_iov_len(iov + 1, n - 1);
 
 	if (!e)
 		return r->conf.device->ops->reply(r->conf.device, id, error, iov, n);
-	for (i = 1; i < n; i++)
-		len += iov[i].iov_len;
 	if (len > r->payload)
 		return -EINVAL;
 	if (atomic_load(&e->unique) != unique)

@@ -62,14 +62,3 @@ size_t cfs_iov_scatter(const struct iovec *dst, int n_dst, const uint8_t *src, s
 	}
 	return done;
 }
-
-void cfs_iov_gather(const struct iovec *src, int n_src, uint8_t *dst)
-{
-	int i;
-
-	for (i = 0; i < n_src; i++) {
-		if (src[i].iov_len)
-			memcpy(dst, src[i].iov_base, src[i].iov_len);
-		dst += src[i].iov_len;
-	}
-}

@@ -5,6 +5,8 @@
 
 #include <cachefs/object.h>
 
+#include "base/bytes.h"
+
 #define CFS_OBJECT_ERRLEN 256
 
 typedef int (*cfs_object_open_fn)(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
@@ -38,17 +40,6 @@ int cfs_object_wrap_retry(struct cfs_object_store *inner, struct cfs_object_stor
 
 /* Copies as much of src as fits; returns how much. */
 size_t cfs_iov_scatter(const struct iovec *dst, int n_dst, const uint8_t *src, size_t len);
-void cfs_iov_gather(const struct iovec *src, int n_src, uint8_t *dst);
-
-static inline size_t cfs_iov_len(const struct iovec *iov, int n)
-{
-	size_t len = 0;
-	int i;
-
-	for (i = 0; i < n; i++)
-		len += iov[i].iov_len;
-	return len;
-}
 
 /* A place in an array of pieces, which moves on to its end. */
 struct cfs_iov_cursor {

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "vfs-internal.h"
 
 bool replay_made(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
@@ -131,14 +132,11 @@ bool replay_appended(const struct cfs_ctx *ctx, struct cfs_file *f, uint64_t off
 		     const struct iovec *src, int n_src)
 {
 	struct cfs_segs have;
-	uint64_t size = 0;
+	uint64_t size = cfs_iov_len(src, n_src);
 	bool same = false;
-	int i;
 
 	if (!ctx->replay)
 		return false;
-	for (i = 0; i < n_src; i++)
-		size += src[i].iov_len;
 	if (!size || cfs_file_length(f) < off + size)
 		return false;
 	cfs_segs_init(&have);

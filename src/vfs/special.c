@@ -247,21 +247,17 @@ int special_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h
 		  const struct iovec *src, int n_src)
 {
 	struct special_open *s = h->special;
-	size_t len = 0;
+	size_t len = cfs_iov_len(src, n_src);
 	char *req;
-	int i;
 
 	if (s->kind != SPECIAL_CONTROL)
 		return -EBADF;
-	for (i = 0; i < n_src; i++)
-		len += src[i].iov_len;
 	if (len > REQUEST_MAX)
 		return -E2BIG;
 	req = malloc(len + 1);
 	if (!req)
 		return -ENOMEM;
-	for (i = 0, len = 0; i < n_src; len += src[i].iov_len, i++)
-		memcpy(req + len, src[i].iov_base, src[i].iov_len);
+	cfs_iov_gather(src, n_src, req);
 	req[len] = '\0';
 	pthread_mutex_lock(&s->lock);
 	if (s->asked) {

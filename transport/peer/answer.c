@@ -386,8 +386,7 @@ static int queue_small(struct cfs_reply *j)
 	uint32_t off = j->s.req.off, len = j->s.req.len, from = off, to = off + len;
 	const uint8_t *data = NULL;
 	uint8_t *p;
-	size_t at = CFS_WIRE_HEADER;
-	int i, r;
+	int r;
 
 	if (j->s.a.fd >= 0) {
 		if (j->s.a.n_crcs > 0) {
@@ -406,11 +405,9 @@ static int queue_small(struct cfs_reply *j)
 	if (!p)
 		return -ENOMEM;
 	if (data)
-		memcpy(p + at, data, len);
-	for (i = 0; !data && i < j->s.a.n_iov; i++) {
-		memcpy(p + at, j->s.a.iov[i].iov_base, j->s.a.iov[i].iov_len);
-		at += j->s.a.iov[i].iov_len;
-	}
+		memcpy(p + CFS_WIRE_HEADER, data, len);
+	else
+		cfs_iov_gather(j->s.a.iov, j->s.a.n_iov, p + CFS_WIRE_HEADER);
 	sc->out_open->requests++;
 	sc->out_open->bytes += len;
 	cfs_session_count_sent(&j->s);
@@ -473,20 +470,11 @@ void cfs_answer_cancel(struct cfs_reply *j)
 		fail(j, -ECANCELED, false);
 }
 
-static uint64_t iov_bytes(const struct iovec *iov, int n)
-{
-	uint64_t len = 0;
-
-	while (n-- > 0)
-		len += iov[n].iov_len;
-	return len;
-}
-
 void cfs_answer_start(struct cfs_reply *j)
 {
 	struct cfs_peer_answer *a = &j->s.a;
 
-	if (a->err == 0 && a->fd < 0 && iov_bytes(a->iov, a->n_iov) != j->s.req.len)
+	if (a->err == 0 && a->fd < 0 && cfs_iov_len(a->iov, a->n_iov) != j->s.req.len)
 		a->err = -EIO;
 	if (a->err == 0 && a->fd >= 0 && a->n_crcs > 0 &&
 	    a->n_crcs != CFS_DIV_UP(j->s.req.block.len, CFS_PEER_SEGMENT))

@@ -330,15 +330,9 @@ void cfs_peer_again(struct cfs_peer *p, struct cfs_peer_get *g)
 
 static bool is_valid(const struct cfs_peer_get *g)
 {
-	uint64_t len = 0;
-	int i;
-
-	if (g->block.len == 0 || g->block.len > CFS_PEER_BLOCK_MAX || g->len == 0 ||
-	    g->off > g->block.len || g->len > g->block.len - g->off)
-		return false;
-	for (i = 0; i < g->n_dst; i++)
-		len += g->dst[i].iov_len;
-	return len == g->len;
+	return g->block.len > 0 && g->block.len <= CFS_PEER_BLOCK_MAX && g->len > 0 &&
+	       g->off <= g->block.len && g->len <= g->block.len - g->off &&
+	       cfs_iov_len(g->dst, g->n_dst) == g->len;
 }
 
 static void prepare(struct cfs_peer *p, struct cfs_peer_get *g)

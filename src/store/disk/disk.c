@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/activity.h"
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "disk-internal.h"
@@ -123,8 +124,8 @@ static ssize_t get(void *tier, const struct cfs_block *b, uint32_t off, const st
 {
 	struct cfs_disk *d = tier;
 	struct cfs_disk_file *f;
-	ssize_t total = 0;
-	int i, r;
+	size_t total = cfs_iov_len(dst, n_dst);
+	int r;
 
 	if (!nowait)
 		await_disk(d, b);
@@ -141,11 +142,9 @@ static ssize_t get(void *tier, const struct cfs_block *b, uint32_t off, const st
 		CFS_DISK_COUNT(d, misses, 1);
 	if (r < 0)
 		return r;
-	for (i = 0; i < n_dst; i++)
-		total += (ssize_t)dst[i].iov_len;
 	CFS_DISK_COUNT(d, hits, 1);
-	CFS_DISK_COUNT(d, hit_bytes, (uint64_t)total);
-	return total;
+	CFS_DISK_COUNT(d, hit_bytes, total);
+	return (ssize_t)total;
 }
 
 static void ahead(void *tier, const struct cfs_block *b, uint32_t off, uint32_t len)

@@ -13,6 +13,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "disk-internal.h"
 
 /* Bytes per call of a large read: at most half of a processor's L2 cache. */
@@ -326,11 +327,9 @@ int cfs_disk_file_read(struct cfs_disk_file *f, uint32_t off, const struct iovec
 		.extend = verify == CFS_VERIFY_EXTEND,
 		.flags = read_flags(f->dir, nowait),
 	};
-	size_t total = 0;
+	size_t total = cfs_iov_len(dst, n_dst);
 	int i, r = 0;
 
-	for (i = 0; i < n_dst; i++)
-		total += dst[i].iov_len;
 	rd.check = f->n_crcs > 0 && verify != CFS_VERIFY_NONE &&
 		   (verify != CFS_VERIFY_FULL || total == f->id.len);
 	if (n_dst > 1 && is_aligned(f, off, dst, n_dst)) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "peers-internal.h"
 
@@ -41,13 +42,10 @@ static ssize_t get(struct cfs_peers *p, const struct cfs_block *b, uint32_t off,
 		   cfs_deadline_t deadline)
 {
 	struct cfs_peer_block block = cfs_block_to_peer(b);
-	uint32_t len = 0;
-	int i;
+	uint32_t len = (uint32_t)cfs_iov_len(dst, n_dst);
 
 	if (atomic_load(&p->leaving) || cfs_peers_fails_over(p, b))
 		return -ENOENT;
-	for (i = 0; i < n_dst; i++)
-		len += (uint32_t)dst[i].iov_len;
 	return cfs_group_read(p->group, &block, off, len, dst, n_dst, nowait, hedge, deadline);
 }
 

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <urcu/compiler.h> /* caa_container_of */
 
 #include "clock.h"
 

@@ -16,7 +16,7 @@
 
 static struct blocking *of_async(struct cfs_async *a)
 {
-	return (struct blocking *)((char *)a - offsetof(struct blocking, async));
+	return caa_container_of(a, struct blocking, async);
 }
 
 int async_init(struct cfs_fuse *f)
@@ -109,7 +109,7 @@ static bool run_queued(struct queued *q)
 /* Has a slot. Until it is counted as ended it also carries out what was queued meanwhile. */
 static void run_job(struct cfs_job *job)
 {
-	struct blocking *b = (struct blocking *)((char *)job - offsetof(struct blocking, job));
+	struct blocking *b = caa_container_of(job, struct blocking, job);
 	struct cfs_fuse *f = b->call.fuse;
 
 	repeat(b);

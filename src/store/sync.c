@@ -195,8 +195,7 @@ static void sync_failed(struct cfs_sync *y, int err)
 
 static void run_syncs(struct cfs_job *job)
 {
-	struct cfs_store *s =
-		(struct cfs_store *)((char *)job - offsetof(struct cfs_store, sync.job));
+	struct cfs_store *s = caa_container_of(job, struct cfs_store, sync.job);
 	struct cfs_sync *y = &s->sync;
 	int r;
 

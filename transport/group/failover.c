@@ -5,8 +5,8 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <stddef.h>
 #include <stdlib.h>
+#include <urcu/compiler.h> /* caa_container_of */
 
 #include "base/bytes.h"
 #include "base/log.h"
@@ -40,8 +40,7 @@ static uint64_t limit_of(const struct cfs_group *g, const struct group_snapshot 
 
 void cfs_group_judge(void *arg, struct cfs_slow *s, uint64_t us)
 {
-	const struct group_node *node =
-		(struct group_node *)((char *)s - offsetof(struct group_node, latency.slow));
+	const struct group_node *node = caa_container_of(s, struct group_node, latency.slow);
 	struct cfs_group *g = arg;
 	struct group_snapshot *v = cfs_group_snapshot_ref(g);
 	uint64_t limit_us = limit_of(g, v, node);

@@ -109,8 +109,7 @@ static void arm_wake(struct cfs_loop *loop)
 
 static void woken(struct cfs_op *op, int res)
 {
-	struct cfs_loop *loop =
-		(struct cfs_loop *)((char *)op - offsetof(struct cfs_loop, wake_op));
+	struct cfs_loop *loop = caa_container_of(op, struct cfs_loop, wake_op);
 
 	arm_wake(loop);
 }

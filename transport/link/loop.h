@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <urcu/compiler.h> /* caa_container_of */
 
 #include "base/clock.h"
 

@@ -225,7 +225,7 @@ static int start_read(struct cfs_reply *j);
 
 static void read_done(struct cfs_op *op, int res)
 {
-	struct cfs_reply *j = (struct cfs_reply *)((char *)op - offsetof(struct cfs_reply, op));
+	struct cfs_reply *j = caa_container_of(op, struct cfs_reply, op);
 
 	j->busy = false;
 	if (res > 0)
@@ -541,7 +541,7 @@ static ssize_t send_memory(struct cfs_reply *j, bool more)
 
 static void spliced_in(struct cfs_op *op, int res)
 {
-	struct cfs_reply *j = (struct cfs_reply *)((char *)op - offsetof(struct cfs_reply, op));
+	struct cfs_reply *j = caa_container_of(op, struct cfs_reply, op);
 
 	j->busy = false;
 	cfs_admission_leave(j);

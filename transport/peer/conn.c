@@ -36,7 +36,7 @@ void cfs_conn_unref(struct cfs_conn *c)
 
 static void polled_in(struct cfs_op *op, int res)
 {
-	struct cfs_conn *c = (struct cfs_conn *)((char *)op - offsetof(struct cfs_conn, in_op));
+	struct cfs_conn *c = caa_container_of(op, struct cfs_conn, in_op);
 
 	(void)res;
 	c->in_armed = false;
@@ -46,7 +46,7 @@ static void polled_in(struct cfs_op *op, int res)
 
 static void polled_out(struct cfs_op *op, int res)
 {
-	struct cfs_conn *c = (struct cfs_conn *)((char *)op - offsetof(struct cfs_conn, out_op));
+	struct cfs_conn *c = caa_container_of(op, struct cfs_conn, out_op);
 
 	(void)res;
 	c->out_armed = false;

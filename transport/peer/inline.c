@@ -30,7 +30,7 @@
 
 static struct cfs_stream *stream_of(struct cfs_work *w)
 {
-	return (struct cfs_stream *)((char *)w - offsetof(struct cfs_stream, inline_rx.unpark));
+	return caa_container_of(w, struct cfs_stream, inline_rx.unpark);
 }
 
 /* --- the loop --- */

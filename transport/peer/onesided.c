@@ -456,8 +456,7 @@ void cfs_onesided_handle(struct cfs_onesided *o)
 
 static void polled(struct cfs_op *op, int res)
 {
-	struct cfs_onesided *o =
-		(struct cfs_onesided *)((char *)op - offsetof(struct cfs_onesided, poll_op));
+	struct cfs_onesided *o = caa_container_of(op, struct cfs_onesided, poll_op);
 
 	(void)res;
 	o->polling = false;

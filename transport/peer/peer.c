@@ -612,7 +612,7 @@ static bool is_lost(const struct cfs_peer *p, int err)
 
 static void trial_ended(struct cfs_peer_get *g, int err)
 {
-	struct cfs_peer *p = (struct cfs_peer *)((char *)g - offsetof(struct cfs_peer, trial));
+	struct cfs_peer *p = caa_container_of(g, struct cfs_peer, trial);
 	bool well = is_answer(err) || err == -EBUSY, half_open, failed;
 
 	free(p->trial_dst.iov_base);
@@ -783,7 +783,7 @@ static void close_all(struct cfs_peer *p)
 /* Work that other threads left for the loop. */
 static void service(struct cfs_work *w)
 {
-	struct cfs_peer *p = (struct cfs_peer *)((char *)w - offsetof(struct cfs_peer, work));
+	struct cfs_peer *p = caa_container_of(w, struct cfs_peer, work);
 	bool closing, connect, expiring;
 	unsigned i;
 

@@ -266,8 +266,7 @@ static void end(struct cfs_onesided *o, struct cfs_read_op *op)
 
 static void run_work(struct cfs_work *w)
 {
-	struct cfs_onesided *o =
-		(struct cfs_onesided *)((char *)w - offsetof(struct cfs_onesided, work));
+	struct cfs_onesided *o = caa_container_of(w, struct cfs_onesided, work);
 	struct cfs_read_op *op, *next;
 
 	pthread_mutex_lock(&o->lock);

@@ -32,7 +32,7 @@ static void end_unauthenticated(struct cfs_server *sc)
 
 static struct cfs_server *server_of_session(struct cfs_session *ss)
 {
-	return (struct cfs_server *)((char *)ss - offsetof(struct cfs_server, session));
+	return caa_container_of(ss, struct cfs_server, session);
 }
 
 static void answer(struct cfs_served *s)
@@ -310,8 +310,7 @@ static int accept_one(struct cfs_transport *t)
 
 static void acceptable(struct cfs_op *op, int res)
 {
-	struct cfs_transport *t =
-		(struct cfs_transport *)((char *)op - offsetof(struct cfs_transport, listen_op));
+	struct cfs_transport *t = caa_container_of(op, struct cfs_transport, listen_op);
 	int i, r = 0;
 
 	(void)res;

@@ -89,7 +89,7 @@ static void stop_working(struct cfs_served *s)
 
 static void has_answer(struct cfs_work *w)
 {
-	struct cfs_served *s = (struct cfs_served *)((char *)w - offsetof(struct cfs_served, work));
+	struct cfs_served *s = caa_container_of(w, struct cfs_served, work);
 
 	stop_working(s);
 	s->session->ops->answer(s);

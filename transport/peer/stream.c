@@ -34,7 +34,7 @@ _Static_assert(CFS_REQUESTS_PER_SESSION <= 1u << SLOT_BITS, "slots have numbers"
 
 static struct cfs_stream *stream_of(struct cfs_conn *c)
 {
-	return (struct cfs_stream *)((char *)c - offsetof(struct cfs_stream, c));
+	return caa_container_of(c, struct cfs_stream, c);
 }
 
 static struct cfs_stream *of_client(struct cfs_client *c)
@@ -182,8 +182,7 @@ static void expire(struct cfs_client *c, uint64_t now_ms, struct cfs_get_list *l
 
 static void sender_gone(struct cfs_work *w)
 {
-	struct cfs_stream *s =
-		(struct cfs_stream *)((char *)w - offsetof(struct cfs_stream, sent_work));
+	struct cfs_stream *s = caa_container_of(w, struct cfs_stream, sent_work);
 
 	cfs_conn_unref(&s->c);
 }

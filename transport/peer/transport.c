@@ -169,8 +169,7 @@ static void stop_listening(struct cfs_transport *t)
 /* Runs the work that other threads left for the loop. */
 static void service(struct cfs_work *w)
 {
-	struct cfs_transport *t =
-		(struct cfs_transport *)((char *)w - offsetof(struct cfs_transport, work));
+	struct cfs_transport *t = caa_container_of(w, struct cfs_transport, work);
 	bool stop, rekeyed;
 	int listen;
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "vfs-internal.h"
 
@@ -185,7 +186,7 @@ int cfs_vfs_fsyncdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 static void add_mark(struct dir *d, uint64_t index, const void *cursor, size_t len)
 {
 	struct mark *m;
-	size_t i, cap;
+	size_t i;
 
 	if (d->n_marks && index < d->marks[d->n_marks - 1].index + d->stride)
 		return;
@@ -195,14 +196,8 @@ static void add_mark(struct dir *d, uint64_t index, const void *cursor, size_t l
 		d->n_marks = MARKS / 2;
 		d->stride *= 2;
 	}
-	if (d->n_marks == d->marks_cap) {
-		cap = d->marks_cap ? 2 * d->marks_cap : 1;
-		m = reallocarray(d->marks, cap, sizeof(*m));
-		if (!m)
-			return; /* without it, seekdir starts from an earlier mark */
-		d->marks = m;
-		d->marks_cap = cap;
-	}
+	if (CFS_ARRAY_ROOM(d->marks, d->n_marks, d->marks_cap) < 0)
+		return; /* without it, seekdir starts from an earlier mark */
 	m = &d->marks[d->n_marks++];
 	m->index = index;
 	m->cursor.len = (uint16_t)len;

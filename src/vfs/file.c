@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "vfs-internal.h"
@@ -450,7 +451,7 @@ ssize_t cfs_vfs_open_for_writing(struct cfs_vfs *v, cfs_ino_t **ret)
 {
 	size_t n = 0, room = 0;
 	enum handle_kind kind;
-	cfs_ino_t *node = NULL, *more;
+	cfs_ino_t *node = NULL;
 	struct handle *h;
 	struct vnode *vn;
 	uint32_t pos = 0;
@@ -461,15 +462,10 @@ ssize_t cfs_vfs_open_for_writing(struct cfs_vfs *v, cfs_ino_t **ret)
 		if (!vn)
 			continue;
 		h = handle_find(&v->handles, fh, HANDLE_FILE);
-		if (n == room) {
-			room = CFS_MAX(2 * room, 64);
-			more = realloc(node, room * sizeof(*node));
-			if (!more) {
-				vnode_put(vn);
-				free(node);
-				return -ENOMEM;
-			}
-			node = more;
+		if (CFS_ARRAY_ROOM(node, n, room) < 0) {
+			vnode_put(vn);
+			free(node);
+			return -ENOMEM;
 		}
 		if (h && writable(h->flags))
 			node[n++] = ino_out(v, vn->node.key) |

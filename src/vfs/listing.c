@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "walk.h"
 
@@ -14,10 +15,12 @@ struct file {
 
 struct listing {
 	struct file *files; /* by inode number, once sorted */
-	uint32_t n, cap;
+	uint32_t n;
+	size_t cap;
 	uint32_t *order[ORDERS]; /* places -> index in files */
 	char *names;
-	uint32_t names_len, names_cap;
+	uint32_t names_len;
+	size_t names_cap;
 };
 
 struct listing *listing_new(void)
@@ -38,34 +41,22 @@ void listing_free(struct listing *l)
 	free(l);
 }
 
-static bool grow(void **v, uint32_t *cap, size_t size, uint32_t need)
-{
-	uint32_t more = CFS_MAX(need, *cap ? 2 * *cap : 256);
-	void *bigger;
-
-	if (need <= *cap)
-		return true;
-	bigger = reallocarray(*v, more, size);
-	if (!bigger)
-		return false;
-	*v = bigger;
-	*cap = more;
-	return true;
-}
-
 bool listing_add(struct listing *l, const char *name, size_t len, cfs_ino_t ino)
 {
+	size_t names_len = l->names_len + len;
 	struct file *f;
 
-	if (l->n == LISTING_FILES_MAX || l->names_len + len > LISTING_NAMES_MAX ||
-	    !grow((void **)&l->files, &l->cap, sizeof(*l->files), l->n + 1) ||
-	    !grow((void **)&l->names, &l->names_cap, 1, l->names_len + (uint32_t)len))
+	if (l->n == LISTING_FILES_MAX || names_len > LISTING_NAMES_MAX ||
+	    CFS_ARRAY_ROOM(l->files, l->n, l->cap) < 0)
+		return false;
+	if (names_len > l->names_cap &&
+	    CFS_ARRAY_RESERVE(l->names, CFS_MAX(names_len, 2 * l->names_cap), l->names_cap) < 0)
 		return false;
 	f = &l->files[l->n];
 	*f = (struct file){.ino = ino, .name_off = l->names_len, .name_len = (uint8_t)len};
 	f->place[ORDER_LISTED] = l->n++;
 	memcpy(l->names + l->names_len, name, len);
-	l->names_len += (uint32_t)len;
+	l->names_len = (uint32_t)names_len;
 	return true;
 }
 

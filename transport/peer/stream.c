@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "onesided.h"
@@ -74,15 +75,11 @@ static int put_frame(struct cfs_stream *s, const struct cfs_frame *f, const void
 
 	if (s->out_cap - s->out_len < CFS_WIRE_HEADER + CFS_WIRE_CONTROL_MAX) {
 		size_t cap = s->out_cap ? s->out_cap * 2 : 512;
-		uint8_t *out;
 
 		if (cap > OUT_LIMIT)
 			return -EAGAIN;
-		out = realloc(s->out, cap);
-		if (!out)
+		if (CFS_ARRAY_RESERVE(s->out, cap, s->out_cap) < 0)
 			return -ENOMEM;
-		s->out = out;
-		s->out_cap = cap;
 	}
 	s->out_len += cfs_wire_control(s->out + s->out_len, &frame, payload, len);
 	return 0;

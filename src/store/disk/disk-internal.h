@@ -70,12 +70,14 @@ struct index {
 	uint32_t max;	/* entries */
 
 	struct index_entry *entries;
-	uint32_t cap, top, free; /* allocated, ever used, first free one */
+	size_t cap;
+	uint32_t top, free; /* ever used, first free one */
 	uint32_t n;
 	uint64_t bytes;
 	uint64_t reserved; /* of the limit, for other things than blocks */
 	uint32_t *buckets; /* linear hashing: one bucket is split per entry that is added */
-	uint32_t bucket_cap, n_buckets, low;
+	size_t bucket_cap;
+	uint32_t n_buckets, low;
 
 	struct index_queue queues[CFS_QUEUES];
 	uint32_t *ghosts; /* hashes of blocks evicted from the small queue; a new one overwrites */

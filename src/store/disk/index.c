@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "disk-internal.h"
 
@@ -60,15 +61,9 @@ static uint32_t *find(struct index *ix, const struct cfs_block *b)
 static void add_bucket(struct index *ix)
 {
 	uint32_t from = ix->n_buckets - ix->low, h, next;
-	uint32_t *v;
 
-	if (ix->n_buckets == ix->bucket_cap) {
-		v = reallocarray(ix->buckets, ix->bucket_cap, 2 * sizeof(*v));
-		if (!v)
-			return;
-		ix->buckets = v;
-		ix->bucket_cap *= 2;
-	}
+	if (CFS_ARRAY_ROOM(ix->buckets, ix->n_buckets, ix->bucket_cap) < 0)
+		return;
 	h = ix->buckets[from];
 	ix->buckets[from] = ix->buckets[ix->n_buckets] = CFS_NIL;
 	ix->n_buckets++;
@@ -86,21 +81,13 @@ static void add_bucket(struct index *ix)
 
 static uint32_t new_entry(struct index *ix)
 {
-	struct index_entry *v;
 	uint32_t h = ix->free;
 
 	if (h != CFS_NIL) {
 		ix->free = ix->entries[h].chain;
 		return h;
 	}
-	if (ix->top == ix->cap) {
-		v = reallocarray(ix->entries, ix->cap, 2 * sizeof(*v));
-		if (!v)
-			return CFS_NIL;
-		ix->entries = v;
-		ix->cap *= 2;
-	}
-	return ix->top++;
+	return CFS_ARRAY_ROOM(ix->entries, ix->top, ix->cap) < 0 ? CFS_NIL : ix->top++;
 }
 
 /* *link is the entry. */

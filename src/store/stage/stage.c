@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/activity.h"
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "stage-internal.h"
@@ -304,7 +305,6 @@ struct scan {
 static int visit(void *arg, int fd, const char *name, const struct cfs_block *b, bool tmp)
 {
 	struct scan *s = arg;
-	struct found *bigger;
 	struct stat st;
 
 	if (atomic_load(&s->st->stopping))
@@ -318,13 +318,8 @@ static int visit(void *arg, int fd, const char *name, const struct cfs_block *b,
 	}
 	if (s->n == s->max)
 		return 1;
-	if (s->n == s->cap) {
-		s->cap = s->cap ? 2 * s->cap : 256;
-		bigger = reallocarray(s->v, s->cap, sizeof(*s->v));
-		if (!bigger)
-			return -ENOMEM;
-		s->v = bigger;
-	}
+	if (CFS_ARRAY_ROOM(s->v, s->n, s->cap) < 0)
+		return -ENOMEM;
 	s->v[s->n] = (struct found){
 		.id = *b,
 		.age_s = CFS_MAX(cfs_wall_s() - (int64_t)st.st_mtim.tv_sec, 0),

@@ -228,7 +228,8 @@ struct disk_write {
 	struct cfs_block id;
 	struct cfs_segs data;
 	TAILQ_ENTRY(disk_write) link; /* under write_lock, while it is queued */
-	struct disk_waiter *waiter;   /* gets the result, or NULL */
+	bool waited, done;	      /* waited for; ended, with err: under write_lock */
+	int err;
 };
 
 void cfs_disk_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data);
@@ -312,6 +313,7 @@ struct cfs_disk {
 	void *stage;
 
 	pthread_mutex_t write_lock; /* protects the fields below */
+	pthread_cond_t write_ended; /* of writes that are waited for */
 	struct write_list writes;
 	uint64_t pending_bytes; /* queued and being written */
 

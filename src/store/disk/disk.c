@@ -411,6 +411,10 @@ int cfs_disk_create(const struct cfs_disk_conf *conf, struct cfs_disk **ret, cha
 	d = calloc(1, sizeof(*d));
 	if (!d)
 		return -ENOMEM;
+	if (cfs_cond_init(&d->write_ended) < 0) {
+		free(d);
+		return -ENOMEM;
+	}
 	pthread_mutex_init(&d->write_lock, NULL);
 	TAILQ_INIT(&d->writes);
 	cfs_whole_init(d);
@@ -444,5 +448,6 @@ void cfs_disk_destroy(struct cfs_disk *d)
 	cfs_cachedirs_fini(&d->set);
 	free(d->dirs);
 	pthread_mutex_destroy(&d->write_lock);
+	pthread_cond_destroy(&d->write_ended);
 	free(d);
 }

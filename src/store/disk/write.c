@@ -13,15 +13,6 @@
 #include "base/workers.h"
 #include "disk-internal.h"
 
-/* Held by the waiting thread and by the write. */
-struct disk_waiter {
-	pthread_mutex_t lock; /* protects what follows; a leaf */
-	pthread_cond_t ended;
-	unsigned refs;
-	bool done;
-	int err;
-};
-
 bool cfs_disk_keeps(const struct cfs_disk *d, const struct cfs_block *b)
 {
 	if (!cfs_cachedir_is_nameable(b) || b->len > d->conf.block_size)
@@ -63,42 +54,23 @@ static int write_block(struct disk_write *w)
 	return 0;
 }
 
-static void unref_waiter(struct disk_waiter *wt)
-{
-	bool last;
-
-	pthread_mutex_lock(&wt->lock);
-	last = --wt->refs == 0;
-	pthread_mutex_unlock(&wt->lock);
-	if (!last)
-		return;
-	pthread_cond_destroy(&wt->ended);
-	pthread_mutex_destroy(&wt->lock);
-	free(wt);
-}
-
-static void tell(struct disk_waiter *wt, int err)
-{
-	pthread_mutex_lock(&wt->lock);
-	wt->done = true;
-	wt->err = err;
-	pthread_cond_signal(&wt->ended);
-	pthread_mutex_unlock(&wt->lock);
-	unref_waiter(wt);
-}
-
-/* Ends a job that was written, has failed or was dropped. */
-static void free_write(struct disk_write *w, int err)
+/* Ends a job that was written, has failed or was dropped. A thread that waits for it frees it. */
+static void end_write(struct disk_write *w, int err)
 {
 	struct cfs_disk *d = w->dir->disk;
+	bool waited;
 
-	if (w->waiter)
-		tell(w->waiter, err);
+	cfs_segs_release(&w->data);
 	pthread_mutex_lock(&d->write_lock);
 	d->pending_bytes -= w->id.len;
+	w->done = true;
+	w->err = err;
+	waited = w->waited;
+	if (waited)
+		pthread_cond_broadcast(&d->write_ended);
 	pthread_mutex_unlock(&d->write_lock);
-	cfs_segs_release(&w->data);
-	free(w);
+	if (!waited)
+		free(w);
 }
 
 static void run_write(struct cfs_job *job)
@@ -117,7 +89,7 @@ static void run_write(struct cfs_job *job)
 	atomic_store(&w->dir->writing_since_ms, 0);
 	if (r < 0)
 		CFS_DISK_COUNT(d, drops, 1);
-	free_write(w, r);
+	end_write(w, r);
 }
 
 static bool enter(struct cfs_disk *d, struct disk_write *w)
@@ -150,9 +122,9 @@ static struct disk_write *new_write(struct disk_dir *dir, const struct cfs_block
 	return w;
 }
 
-/* Queues it; the waiter, if any, will be told. -EAGAIN: there is no room in the queue. */
+/* *ret, if wanted, is for wait_for(). -EAGAIN: there is no room in the queue. */
 static int queue_write(struct disk_dir *dir, const struct cfs_block *b, const struct cfs_segs *data,
-		       struct disk_waiter *waiter)
+		       struct disk_write **ret)
 {
 	struct disk_write *w = new_write(dir, b, data);
 	struct cfs_disk *d = dir->disk;
@@ -164,15 +136,17 @@ static int queue_write(struct disk_dir *dir, const struct cfs_block *b, const st
 		free(w);
 		return -EAGAIN;
 	}
-	w->waiter = waiter;
+	w->waited = ret;
 	if (cfs_workers_try_submit(dir->writer, &w->job) < 0) {
 		pthread_mutex_lock(&d->write_lock);
 		TAILQ_REMOVE(&d->writes, w, link);
 		pthread_mutex_unlock(&d->write_lock);
-		w->waiter = NULL;
-		free_write(w, 0);
+		w->waited = false;
+		end_write(w, 0);
 		return -EAGAIN;
 	}
+	if (ret)
+		*ret = w;
 	return 0;
 }
 
@@ -198,7 +172,7 @@ static void drop(struct cfs_disk *d, const struct disk_dir *dir, uint64_t want)
 	pthread_mutex_unlock(&d->write_lock);
 	while ((w = TAILQ_FIRST(&dropped)) != NULL) {
 		TAILQ_REMOVE(&dropped, w, link);
-		free_write(w, -EAGAIN);
+		end_write(w, -EAGAIN);
 		CFS_DISK_COUNT(d, drops, 1);
 	}
 }
@@ -235,21 +209,29 @@ void cfs_disk_offer(void *tier, const struct cfs_block *b, const struct cfs_segs
 		CFS_DISK_COUNT(d, drops, 1);
 }
 
-static int wait_for(struct disk_waiter *wt, cfs_deadline_t deadline)
+static int wait_for(struct disk_write *w, cfs_deadline_t deadline)
 {
+	struct cfs_disk *d = w->dir->disk;
 	int r = 0;
-	CFS_LOCK_GUARD(&wt->lock);
+	bool done;
 
-	while (!wt->done && r == 0)
-		r = cfs_cond_wait(&wt->ended, &wt->lock, deadline);
-	return wt->done ? wt->err : -EAGAIN;
+	pthread_mutex_lock(&d->write_lock);
+	while (!w->done && r == 0)
+		r = cfs_cond_wait(&d->write_ended, &d->write_lock, deadline);
+	done = w->done;
+	r = done ? w->err : -EAGAIN;
+	w->waited = false;
+	pthread_mutex_unlock(&d->write_lock);
+	if (done)
+		free(w);
+	return r;
 }
 
 int cfs_disk_put(void *tier, const struct cfs_block *b, const struct cfs_segs *data,
 		 cfs_deadline_t deadline)
 {
 	struct cfs_disk *d = tier;
-	struct disk_waiter *wt;
+	struct disk_write *w;
 	struct disk_dir *dir;
 	int r;
 
@@ -258,21 +240,9 @@ int cfs_disk_put(void *tier, const struct cfs_block *b, const struct cfs_segs *d
 	dir = find_dir(d, b);
 	if (!dir)
 		return -EROFS;
-	wt = calloc(1, sizeof(*wt));
-	if (!wt)
-		return -ENOMEM;
-	if (cfs_cond_init(&wt->ended) < 0) {
-		free(wt);
-		return -ENOMEM;
-	}
-	pthread_mutex_init(&wt->lock, NULL);
-	wt->refs = 2;
-	r = queue_write(dir, b, data, wt);
-	if (r < 0)
-		unref_waiter(wt);
-	else
-		r = wait_for(wt, deadline);
-	unref_waiter(wt);
+	r = queue_write(dir, b, data, &w);
+	if (r == 0)
+		r = wait_for(w, deadline);
 	/* Another writer may have been first. */
 	return r < 0 && cfs_disk_index_has(&dir->index, b) ? 0 : r;
 }

@@ -55,9 +55,15 @@ static json_t *memory(struct cfs_pool *p)
 }
 
 /* -1: there is no such metric. */
+static json_int_t labelled_value(const struct mount_parts *m, const char *metric,
+				 const char *labels)
+{
+	return number(cfs_metrics_get(m->metrics, metric, labels));
+}
+
 static json_int_t value_of(const struct mount_parts *m, const char *metric)
 {
-	return number(cfs_metrics_get(m->metrics, metric, NULL));
+	return labelled_value(m, metric, NULL);
 }
 
 static json_t *process(const struct mount_parts *m)
@@ -90,25 +96,12 @@ static json_t *metadata(struct cfs_meta *m)
 }
 
 static json_t *tier(const struct mount_parts *m, const char *name, const char *hits,
-		    const char *bytes, const char *held)
+		    const char *bytes, const char *labels, const char *held)
 {
-	return json_pack("{s:s, s:I, s:I, s:o}", "name", name, "hits", value_of(m, hits),
-			 "hit_bytes", value_of(m, bytes), "bytes",
+	return json_pack("{s:s, s:I, s:I, s:o}", "name", name, "hits",
+			 labelled_value(m, hits, labels), "hit_bytes",
+			 labelled_value(m, bytes, labels), "bytes",
 			 held ? json_integer(value_of(m, held)) : json_null());
-}
-
-static json_int_t object_value(const struct mount_parts *m, const char *metric, const char *labels)
-{
-	return number(cfs_metrics_get(m->metrics, metric, labels));
-}
-
-static json_t *object_tier(const struct mount_parts *m)
-{
-	static const char get[] = "method=\"get\"";
-
-	return json_pack("{s:s, s:I, s:I, s:n}", "name", "object", "hits",
-			 object_value(m, "object_requests_total", get), "hit_bytes",
-			 object_value(m, "object_data_bytes_total", get), "bytes");
 }
 
 /* The nearest tier first. */
@@ -116,20 +109,21 @@ static json_t *tiers(const struct mount_parts *m)
 {
 	return json_pack("[o, o, o, o]",
 			 tier(m, "memory", "memory_cache_hits_total",
-			      "memory_cache_hit_bytes_total", "memory_cache_bytes"),
+			      "memory_cache_hit_bytes_total", NULL, "memory_cache_bytes"),
 			 tier(m, "disk", "disk_cache_hits_total", "disk_cache_hit_bytes_total",
-			      "disk_cache_bytes"),
-			 tier(m, "peer", "peer_hits_total", "peer_hit_bytes_total", NULL),
-			 object_tier(m));
+			      NULL, "disk_cache_bytes"),
+			 tier(m, "peer", "peer_hits_total", "peer_hit_bytes_total", NULL, NULL),
+			 tier(m, "object", "object_requests_total", "object_data_bytes_total",
+			      "method=\"get\"", NULL));
 }
 
 static json_t *object_calls(const struct mount_parts *m, const char *labels)
 {
 	return json_pack("{s:I, s:I, s:f, s:I}", "count",
-			 object_value(m, "object_requests_total", labels), "errors",
-			 object_value(m, "object_request_errors_total", labels), "seconds",
-			 (double)object_value(m, "object_request_seconds_total", labels) / 1e9,
-			 "bytes", object_value(m, "object_data_bytes_total", labels));
+			 labelled_value(m, "object_requests_total", labels), "errors",
+			 labelled_value(m, "object_request_errors_total", labels), "seconds",
+			 (double)labelled_value(m, "object_request_seconds_total", labels) / 1e9,
+			 "bytes", labelled_value(m, "object_data_bytes_total", labels));
 }
 
 static json_t *object(const struct mount_parts *m)
@@ -146,7 +140,7 @@ static json_t *writes(const struct mount_parts *m)
 			 value_of(m, "data_closing_files"), "closed_files_failed",
 			 value_of(m, "closed_files_failed_total"), "commit_errors",
 			 value_of(m, "data_commit_errors_total"), "put_errors",
-			 object_value(m, "object_request_errors_total", "method=\"put\""),
+			 labelled_value(m, "object_request_errors_total", "method=\"put\""),
 			 "uploads_queued", value_of(m, "store_uploads_queued"));
 }
 

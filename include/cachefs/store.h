@@ -102,6 +102,11 @@ struct cfs_block {
 	uint8_t tier;
 };
 
+static inline bool cfs_block_equal(const struct cfs_block *a, const struct cfs_block *b)
+{
+	return a->slice == b->slice && a->index == b->index && a->len == b->len;
+}
+
 /* Block `index` of a slice of `size` bytes. */
 static inline struct cfs_block cfs_block_of(uint64_t slice, uint32_t size, uint32_t index,
 					    uint32_t block_size)

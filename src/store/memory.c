@@ -54,8 +54,7 @@ struct block *cfs_memory_find(struct shard *sh, const struct cfs_block *b)
 
 	LIST_FOREACH(block, bucket_of(sh, b), link)
 	{
-		if (block->id.slice == b->slice && block->id.index == b->index &&
-		    block->id.len == b->len)
+		if (cfs_block_equal(&block->id, b))
 			return block;
 	}
 	return NULL;

@@ -103,8 +103,7 @@ unsigned cfs_disk_index_take_expired(struct index *ix, uint32_t before_s, uint32
 void cfs_disk_index_sort_found(struct index *ix);
 
 struct index_state {
-	uint64_t bytes, reserved;
-	uint32_t n;
+	uint64_t bytes, reserved, n;
 };
 struct index_state cfs_disk_index_state(struct index *ix);
 /* Changes the part of the limit that is not for blocks. */

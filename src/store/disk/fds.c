@@ -57,16 +57,11 @@ static struct file_set *set_of(struct fd_cache *c, const struct cfs_block *b)
 	return &c->sets[cfs_disk_hash(b) & (c->n_sets - 1)];
 }
 
-static bool is_of(const struct cfs_disk_file *f, const struct cfs_block *b)
-{
-	return f && f->id.slice == b->slice && f->id.index == b->index && f->id.len == b->len;
-}
-
 static unsigned find(const struct file_set *set, const struct cfs_block *b)
 {
 	unsigned i = 0;
 
-	while (i < CFS_FD_WAYS && !is_of(set->way[i], b))
+	while (i < CFS_FD_WAYS && !(set->way[i] && cfs_block_equal(&set->way[i]->id, b)))
 		i++;
 	return i;
 }

@@ -3,14 +3,24 @@
 #include "disk-internal.h"
 #include "whole.h"
 
-uint64_t cfs_disk_bytes(struct cfs_disk *d)
+/* Of all directories. */
+static struct index_state state(struct cfs_disk *d)
 {
-	uint64_t sum = 0;
+	struct index_state sum = {0}, one;
 	unsigned i;
 
-	for (i = 0; i < d->set.n; i++)
-		sum += cfs_disk_index_state(&d->dirs[i].index).bytes;
+	for (i = 0; i < d->set.n; i++) {
+		one = cfs_disk_index_state(&d->dirs[i].index);
+		sum.bytes += one.bytes;
+		sum.reserved += one.reserved;
+		sum.n += one.n;
+	}
 	return sum;
+}
+
+uint64_t cfs_disk_bytes(struct cfs_disk *d)
+{
+	return state(d).bytes;
 }
 
 static uint64_t bytes(void *disk)
@@ -20,13 +30,12 @@ static uint64_t bytes(void *disk)
 
 static uint64_t blocks(void *disk)
 {
-	struct cfs_disk *d = disk;
-	uint64_t sum = 0;
-	unsigned i;
+	return state(disk).n;
+}
 
-	for (i = 0; i < d->set.n; i++)
-		sum += cfs_disk_index_state(&d->dirs[i].index).n;
-	return sum;
+static uint64_t whole_bytes(void *disk)
+{
+	return state(disk).reserved;
 }
 
 static uint64_t dirs_failed(void *disk)
@@ -66,7 +75,7 @@ static const struct cfs_metric metrics[] = {
 	R("disk_cache_bytes", "Data in the disk cache", bytes),
 	R("disk_cache_blocks", "Blocks in the disk cache", blocks),
 	R("whole_files", "Files that the disk cache has as one plain file", cfs_whole_count),
-	R("whole_files_bytes", "Space charged for them", cfs_whole_bytes),
+	R("whole_files_bytes", "Space charged for them", whole_bytes),
 	M("whole_files_uses_total", "Times that an open found one", wholes.stat.uses),
 	M("whole_files_made_total", "Files that were composed of cached blocks", wholes.stat.made),
 	M("whole_files_made_bytes_total", "Data of these files", wholes.stat.made_bytes),

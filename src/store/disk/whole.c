@@ -658,17 +658,6 @@ void cfs_whole_fini(struct cfs_disk *d)
 	pthread_mutex_destroy(&d->wholes.lock);
 }
 
-uint64_t cfs_whole_bytes(void *disk)
-{
-	struct cfs_disk *d = disk;
-	uint64_t sum = 0;
-	unsigned i;
-
-	for (i = 0; i < d->set.n; i++)
-		sum += cfs_disk_index_state(&d->dirs[i].index).reserved;
-	return sum;
-}
-
 uint64_t cfs_whole_count(void *disk)
 {
 	struct cfs_disk *d = disk;

@@ -39,6 +39,5 @@ bool cfs_whole_oldest(struct disk_dir *dir, uint32_t *ret_used_s);
 /* Bytes that were charged for it; 0: there is none. */
 uint64_t cfs_whole_evict(struct disk_dir *dir);
 uint64_t cfs_whole_count(void *disk);
-uint64_t cfs_whole_bytes(void *disk);
 
 #endif

@@ -39,7 +39,7 @@ static struct staged *find(struct cfs_stage *st, const struct cfs_block *b)
 
 	LIST_FOREACH(e, bucket_of(st, b), link)
 	{
-		if (e->id.slice == b->slice && e->id.index == b->index && e->id.len == b->len)
+		if (cfs_block_equal(&e->id, b))
 			return e;
 	}
 	return NULL;

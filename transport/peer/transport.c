@@ -248,6 +248,20 @@ static int start_rdma(struct cfs_transport *t, char err[256])
 				   table, &t->onesided, err);
 }
 
+static void transport_free(void *arg)
+{
+	struct cfs_transport *t = arg;
+
+	cfs_pipes_free(t);
+	if (t->onesided)
+		cfs_onesided_free(t->onesided);
+	if (t->tls)
+		cfs_tls_destroy(t->tls);
+	pthread_mutex_destroy(&t->lock);
+	clear_keys(t);
+	free(t);
+}
+
 int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_transport **ret,
 			 char err[256])
 {
@@ -277,13 +291,10 @@ int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_trans
 		snprintf(err, 256, "TLS is not available");
 	if (r == 0 && conf->listen)
 		r = cfs_server_listen(t, err);
+	if (r == 0 && conf->rdma_bytes > 0)
+		r = start_rdma(t, err);
 	if (r < 0)
 		goto fail;
-	if (conf->rdma_bytes > 0) {
-		r = start_rdma(t, err);
-		if (r < 0)
-			goto fail;
-	}
 	t->loop.tick = tick;
 	t->loop.flush = flush;
 	t->loop.has_more = has_more;
@@ -297,32 +308,12 @@ int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_trans
 	*ret = t;
 	return 0;
 fail:
-	if (t->onesided) {
+	if (t->onesided)
 		cfs_onesided_stop(t->onesided);
-		cfs_onesided_free(t->onesided);
-	}
 	if (t->listen_fd >= 0)
 		close(t->listen_fd);
-	if (t->tls)
-		cfs_tls_destroy(t->tls);
-	pthread_mutex_destroy(&t->lock);
-	clear_keys(t);
-	free(t);
+	transport_free(t);
 	return r;
-}
-
-static void transport_free(void *arg)
-{
-	struct cfs_transport *t = arg;
-
-	cfs_pipes_free(t);
-	if (t->onesided)
-		cfs_onesided_free(t->onesided);
-	if (t->tls)
-		cfs_tls_destroy(t->tls);
-	pthread_mutex_destroy(&t->lock);
-	clear_keys(t);
-	free(t);
 }
 
 int cfs_transport_destroy(struct cfs_transport *t)

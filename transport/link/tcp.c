@@ -138,33 +138,25 @@ int cfs_tcp_connected(struct cfs_link *l)
 static ssize_t tcp_recv(struct cfs_link *l, struct iovec *iov, int n)
 {
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = (size_t)n};
-	ssize_t r;
+	ssize_t r = TEMP_FAILURE_RETRY(recvmsg(l->fd, &msg, MSG_DONTWAIT));
 
-	do
-		r = recvmsg(l->fd, &msg, MSG_DONTWAIT);
-	while (r < 0 && errno == EINTR);
 	return r < 0 ? -errno : r;
 }
 
 ssize_t cfs_tcp_send(struct cfs_link *l, struct iovec *iov, int n, bool more)
 {
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = (size_t)n};
-	ssize_t r;
+	int flags = MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0);
+	ssize_t r = TEMP_FAILURE_RETRY(sendmsg(l->fd, &msg, flags));
 
-	do
-		r = sendmsg(l->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0));
-	while (r < 0 && errno == EINTR);
 	return r < 0 ? -errno : r;
 }
 
 ssize_t cfs_tcp_splice(struct cfs_link *l, int pipe_fd, size_t len, bool more)
 {
-	ssize_t r;
+	unsigned flags = SPLICE_F_NONBLOCK | SPLICE_F_MOVE | (more ? SPLICE_F_MORE : 0);
+	ssize_t r = TEMP_FAILURE_RETRY(splice(pipe_fd, NULL, l->fd, NULL, len, flags));
 
-	do
-		r = splice(pipe_fd, NULL, l->fd, NULL, len,
-			   SPLICE_F_NONBLOCK | SPLICE_F_MOVE | (more ? SPLICE_F_MORE : 0));
-	while (r < 0 && errno == EINTR);
 	return r < 0 ? -errno : r;
 }
 

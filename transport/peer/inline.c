@@ -113,9 +113,8 @@ static int wait_for(struct cfs_stream *s, cfs_deadline_t until)
 		return 0;
 	if (l->ops->expect)
 		l->ops->expect(l, s->rx ? s->rx_left : 1);
-	do
-		r = poll(&pfd, 1, (int)CFS_MIN(cfs_deadline_left_ms(until), (uint64_t)INT_MAX));
-	while (r < 0 && errno == EINTR);
+	r = (int)TEMP_FAILURE_RETRY(
+		poll(&pfd, 1, (int)CFS_MIN(cfs_deadline_left_ms(until), (uint64_t)INT_MAX)));
 	return r > 0 ? 0 : -ETIMEDOUT;
 }
 

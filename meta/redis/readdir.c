@@ -529,22 +529,19 @@ static int start_listing(struct listing *l)
 	int r = rds_script(&q, l->ctx, CFS_META_OP_readdir, &rds_list_lua, &a, "uus", l->dir,
 			   (uint64_t)BATCH, l->attrs ? "1" : "");
 
-	if (!r && a->elements != 4)
-		r = -EIO;
 	if (r)
-		goto out;
+		return r;
+	if (a->elements != 4)
+		return -EIO;
 	large = rds_int(a->element[1]) || a->element[2]->elements > 2 * (size_t)BATCH ||
 		(l->attrs && a->element[3]->elements != a->element[2]->elements / 2);
-	if (!large && !a->element[2]->elements) {
-		r = 1;
-		goto out;
-	}
+	if (!large && !a->element[2]->elements)
+		return 1;
 	r = make_window(l, "", 0, large ? NULL : a->element[2], &w);
 	if (r)
-		goto out;
+		return r;
 	r = large ? deliver_window(l, w, "", 0) : deliver_all(l, a);
 	leave(rds_of(l->e)->windows, w);
-out:
 	return r;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "meta/setting/setting-internal.h"
 
 enum { KEY_BYTES = 16, NONCE_BYTES = 12, TAG_BYTES = 16 };
@@ -99,17 +100,15 @@ static int decode_base64(const char *text, uint8_t **ret, size_t *ret_len)
 int cfs_secret_open(const char *uuid, const char *sealed, char **ret)
 {
 	uint8_t key[KEY_BYTES];
-	uint8_t *raw = NULL;
-	char *clear = NULL;
+	cfs_auto_free uint8_t *raw = NULL;
+	cfs_auto_free char *clear = NULL;
 	size_t len;
 	int rc = decode_base64(sealed, &raw, &len);
 
 	if (rc)
 		return rc;
-	if (len < NONCE_BYTES + TAG_BYTES) {
-		rc = -EKEYREJECTED;
-		goto out;
-	}
+	if (len < NONCE_BYTES + TAG_BYTES)
+		return -EKEYREJECTED;
 	clear = calloc(1, len - NONCE_BYTES - TAG_BYTES + 1);
 	rc = clear ? make_key(uuid, key) : -ENOMEM;
 	if (!rc)
@@ -119,8 +118,5 @@ int cfs_secret_open(const char *uuid, const char *sealed, char **ret)
 		clear = NULL;
 	}
 	OPENSSL_cleanse(key, sizeof(key));
-out:
-	free(clear);
-	free(raw);
 	return rc;
 }

@@ -343,7 +343,7 @@ int special_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h,
 		 uint32_t size, struct cfs_segs *ret)
 {
 	struct special_open *s = h->special;
-	char *buf = malloc(size ? size : 1);
+	cfs_auto_free char *buf = malloc(size ? size : 1);
 	size_t len;
 	int r = 0;
 
@@ -351,10 +351,8 @@ int special_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h,
 		return -ENOMEM;
 	if (s->kind == SPECIAL_CONTROL)
 		r = carry_out(v, ctx, s);
-	if (r < 0) {
-		free(buf);
+	if (r < 0)
 		return r;
-	}
 	if (s->kind == SPECIAL_LOG)
 		len = access_log_read(&v->log, s->reader, ctx->deadline, buf, size);
 	else
@@ -362,7 +360,6 @@ int special_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h,
 	r = copy_to_segs(v, ctx, buf, len, ret);
 	if (r < 0)
 		cfs_segs_release(ret);
-	free(buf);
 	return r;
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 
 #define TICKS_PER_HEARTBEAT 4
@@ -336,7 +337,7 @@ static int settle(struct cfs_members *m, const char *key, const char *text)
 {
 	const struct cfs_group_registry *reg = m->registry;
 	struct group_record found = {0};
-	char *now = NULL;
+	cfs_auto_free char *now = NULL;
 	size_t at;
 	int r = reg->get(reg->arg, key, see_own, &now);
 
@@ -345,7 +346,6 @@ static int settle(struct cfs_members *m, const char *key, const char *text)
 	if (now && cfs_group_decode_heartbeat(now, strlen(now), &found, &at) == 0 &&
 	    found.boot != m->self->boot) {
 		fence(m, now);
-		free(now);
 		return 0;
 	}
 	r = m->own_info ? write_own_info(m) : 0;
@@ -353,7 +353,6 @@ static int settle(struct cfs_members *m, const char *key, const char *text)
 		r = reg->put(reg->arg, key, text, strlen(text), true);
 	else if (r == 0 && strcmp(now, text) != 0)
 		r = reg->swap(reg->arg, key, now, strlen(now), text, strlen(text));
-	free(now);
 	return r;
 }
 

@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "url.h"
 
 #define ERRLEN 256
@@ -447,8 +448,7 @@ static void put(struct out *o, const char *s, size_t len)
 static bool is_secret_key(const char *s, size_t len)
 {
 	static const char *const words[] = {"pass", "pwd", "secret", "token", "credential"};
-	bool secret = true;
-	char *key;
+	cfs_auto_free char *key = NULL;
 	size_t i;
 
 	/* Text that cannot be parsed is not shown. */
@@ -456,12 +456,9 @@ static bool is_secret_key(const char *s, size_t len)
 		return true;
 	for (i = 0; i < CFS_ARRAY_SIZE(words); i++)
 		if (strcasestr(key, words[i]))
-			goto out;
+			return true;
 	len = strlen(key);
-	secret = len >= 3 && strcasecmp(key + len - 3, "key") == 0;
-out:
-	free(key);
-	return secret;
+	return len >= 3 && strcasecmp(key + len - 3, "key") == 0;
 }
 
 static void mask_query(struct out *o, const char *s)

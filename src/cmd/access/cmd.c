@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/text/url.h"
 #include "base/utf8.h"
 #include "cmd/access/cmd.h"
@@ -214,13 +215,13 @@ int cmd_parse(const struct cmd *cmd, void *options, int argc, char **argv, const
 
 int cmd_run(const struct cmd *cmd, int argc, char **argv)
 {
-	const char **args = calloc((size_t)cmd->max_args + 1, sizeof(*args));
-	void *options = calloc(1, cmd->options_size + 1);
-	int r = CMD_SYSTEM;
+	cfs_auto_free const char **args = calloc((size_t)cmd->max_args + 1, sizeof(*args));
+	cfs_auto_free void *options = calloc(1, cmd->options_size + 1);
+	int r;
 
 	if (!args || !options || cfs_opt_defaults(cmd->options, options) < 0) {
 		cmd_error("out of memory");
-		goto out;
+		return CMD_SYSTEM;
 	}
 	if (cmd->defaults)
 		cmd->defaults(options);
@@ -228,8 +229,5 @@ int cmd_run(const struct cmd *cmd, int argc, char **argv)
 	if (r < 0)
 		r = cmd->run(options, args);
 	cfs_opt_free(cmd->options, options);
-out:
-	free(options);
-	free(args);
 	return r;
 }

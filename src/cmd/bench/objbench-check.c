@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "cmd/bench/objbench.h"
 
@@ -163,29 +164,22 @@ static int check_empty(struct check *c)
 
 static int check_large(struct check *c)
 {
-	uint64_t *data = malloc(LARGE_SIZE), *back = malloc(LARGE_SIZE + 1);
+	cfs_auto_free uint64_t *data = malloc(LARGE_SIZE), *back = malloc(LARGE_SIZE + 1);
 	size_t i;
 	ssize_t n;
-	int r = 0;
+	int r;
 
-	if (!data || !back) {
-		r = failed(c, "out of memory");
-		goto out;
-	}
+	if (!data || !back)
+		return failed(c, "out of memory");
 	for (i = 0; i < LARGE_SIZE / sizeof(*data); i++)
 		data[i] = cfs_random_u64();
 	r = put(c, "large", data, LARGE_SIZE);
-	if (r < 0) {
-		r = failed(c, "put: %s", cfs_errname(r));
-		goto out;
-	}
+	if (r < 0)
+		return failed(c, "put: %s", cfs_errname(r));
 	n = get(c, "large", 0, back, LARGE_SIZE + 1);
 	if (n != (ssize_t)LARGE_SIZE || memcmp(data, back, LARGE_SIZE) != 0)
-		r = failed(c, "get returned %zd bytes, or others", n);
-out:
-	free(data);
-	free(back);
-	return r;
+		return failed(c, "get returned %zd bytes, or others", n);
+	return 0;
 }
 
 static int check_head(struct check *c)

@@ -183,20 +183,17 @@ static int run_list(struct quota_cmd *c)
 
 static int run_get(struct quota_cmd *c)
 {
-	json_t *list = json_array();
+	json_t *list;
 	struct cfs_quota q;
 	int r;
 
 	r = find_target(c, &q);
-	if (r != CMD_OK) {
-		json_decref(list);
+	if (r != CMD_OK)
 		return r;
-	}
 	r = load(c, &q);
-	if (r <= 0 || !is_set(&q)) {
-		json_decref(list);
+	if (r <= 0 || !is_set(&q))
 		return cmd_error("%s", r < 0 ? strerror(-r) : "there is no such quota");
-	}
+	list = json_array();
 	json_array_append_new(list, describe(c, &q));
 	show(c, list);
 	return CMD_OK;

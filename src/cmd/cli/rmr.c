@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/workers.h"
 #include "cmd/access/admin.h"
@@ -217,25 +218,16 @@ static int remove_tree(struct rmr *r, int top_fd, const char *name)
 static int by_system_calls(struct rmr *r, const char *path, const struct inside *in)
 {
 	struct stat st;
-	int fd, e;
-
 	/* `path` is not usable: it may end in "." or "..", and in->name is then not below it. */
-	fd = open(in->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0 || fstatat(fd, in->name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
-		e = -errno;
-		if (fd >= 0)
-			close(fd);
-		return e;
-	}
+	cfs_auto_close int fd = open(in->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0 || fstatat(fd, in->name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return -errno;
 	r->dev = st.st_dev;
-	if (S_ISDIR(st.st_mode)) {
-		e = remove_tree(r, fd, in->name);
-	} else {
-		note(r, path, r->o->dry_run || unlinkat(fd, in->name, 0) == 0 ? 0 : errno);
-		e = 0;
-	}
-	close(fd);
-	return e;
+	if (S_ISDIR(st.st_mode))
+		return remove_tree(r, fd, in->name);
+	note(r, path, r->o->dry_run || unlinkat(fd, in->name, 0) == 0 ? 0 : errno);
+	return 0;
 }
 
 static int by_mount(struct rmr *r, const char *path, const struct inside *in)

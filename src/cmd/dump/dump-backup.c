@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "cmd/access/admin.h"
 #include "cmd/access/volume.h"
 #include "cmd/dump/dump.h"
@@ -44,8 +45,9 @@ static int dump_into(struct dump_backup *job, int fd)
 int dump_backup(struct dump_backup *job)
 {
 	const char *volume = job->setting->name;
+	cfs_auto_close int fd = -1, spare_fd = -1;
 	struct stat st = {0};
-	int fd, spare_fd, r;
+	int r;
 
 	backup_name(job->when_s, job->name);
 	/* First, as it is quick: the bucket answers, and it is the volume's. */
@@ -53,11 +55,11 @@ int dump_backup(struct dump_backup *job)
 	if (r < 0)
 		return r;
 	fd = temp_open();
-	spare_fd = fd < 0 ? fd : temp_open();
-	if (spare_fd < 0) {
-		r = spare_fd;
-		goto out;
-	}
+	if (fd < 0)
+		return fd;
+	spare_fd = temp_open();
+	if (spare_fd < 0)
+		return spare_fd;
 	r = dump_into(job, fd);
 	if (!r)
 		r = backup_upload(job->objects, volume, job->name, fd, spare_fd, job->err);
@@ -65,10 +67,5 @@ int dump_backup(struct dump_backup *job)
 		job->size = (uint64_t)st.st_size;
 	if (!r && job->rotate)
 		backup_remove_old(job->objects, volume, job->when_s);
-out:
-	if (spare_fd >= 0)
-		close(spare_fd);
-	if (fd >= 0)
-		close(fd);
 	return r;
 }

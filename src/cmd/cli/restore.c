@@ -47,6 +47,8 @@ struct restore {
 	_Atomic uint64_t restored, skipped, failed;
 };
 
+enum kinds { DIRS = 1, OTHERS = 2 };
+
 struct move {
 	struct cfs_job job;
 	struct restore *r;
@@ -144,15 +146,50 @@ static int submit(struct restore *r, const struct cfs_dirent *i)
 	return e;
 }
 
+static int move_kinds(struct restore *r, enum kinds kinds, unsigned threads)
+{
+	struct dirwalk w;
+	const struct cfs_dirent *i;
+	int e = cfs_workers_create("restore", threads, QUEUE, &r->workers);
+
+	if (e < 0)
+		return e;
+	w = dirwalk_begin(r->a.meta, ADMIN_STEP_MS, r->hour, 0);
+	while (e >= 0 && (e = dirwalk_next(&w, &i)) > 0) {
+		if (live_stopped())
+			e = -EINTR;
+		else if (kinds & (i->type == CFS_TYPE_DIR ? DIRS : OTHERS))
+			e = submit(r, i);
+	}
+	dirwalk_end(&w);
+	cfs_workers_destroy(r->workers);
+	return e;
+}
+
+static int note_limit(void *arg, const struct cfs_quota *q)
+{
+	bool *limits = arg;
+
+	*limits |= q->kind == CFS_QUOTA_DIR;
+	return 0;
+}
+
+/*
+ * A directory that comes under a limit brings along the usage that it is measured with. An entry that
+ * came into it between that measurement and its move would not count: with limits of directories,
+ * directories move one by one, and the other entries follow.
+ */
 static int move_entries(struct restore *r)
 {
-	struct dirwalk w = dirwalk_begin(r->a.meta, ADMIN_STEP_MS, r->hour, 0);
-	const struct cfs_dirent *i;
-	int e = 0;
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	unsigned threads = (unsigned)r->o->threads;
+	bool limits = false;
+	int e = cfs_meta_each_quota(r->a.meta, &ctx, note_limit, &limits);
 
-	while (e >= 0 && (e = dirwalk_next(&w, &i)) > 0)
-		e = live_stopped() ? -EINTR : submit(r, i);
-	dirwalk_end(&w);
+	if (e == 0 && limits)
+		e = move_kinds(r, DIRS, 1);
+	if (e == 0)
+		e = move_kinds(r, limits ? OTHERS : DIRS | OTHERS, threads);
 	return e;
 }
 
@@ -167,12 +204,9 @@ static int restore_hour(struct restore *r, const char *name)
 	r->hour = hour.ino;
 	if (!r->o->put_back)
 		e = note_dirs(r);
-	if (e == 0)
-		e = cfs_workers_create("restore", (unsigned)r->o->threads, QUEUE, &r->workers);
 	if (e == 0) {
 		progress_begin(&r->p, "entries restored");
 		e = move_entries(r);
-		cfs_workers_destroy(r->workers);
 		progress_end(&r->p);
 		if (live_stopped()) /* and they have left out the rest */
 			e = -EINTR;

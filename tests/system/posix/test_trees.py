@@ -238,6 +238,33 @@ def test_restore_that_is_interrupted_counts_what_is_back(ws):
     assert vol.sql(back) == [(1000,)] and ask(ws, "quota", "check", vol.url) == []
 
 
+@pytest.mark.deadline(180)
+def test_restore_counts_trees_that_come_under_a_limit(ws):
+    """Their entries return by several threads at once, some of them before their directory has its name again."""
+    vol = ws.volume(trash_days=1)
+    mnt = vol.mount()
+    os.mkdir(mnt / "q")
+    mnt.umount()
+    ask(ws, "quota", "set", vol.url, "--path", "/q", "--inodes", "9999")
+    mnt = vol.mount()
+    for t in range(8):
+        os.makedirs(mnt / ("q/t%d/u/v" % t))
+        for i in range(30):
+            write(mnt / ("q/t%d/u" % t) / ("f%d" % i), b"x")
+            write(mnt / ("q/t%d/u/v" % t) / ("g%d" % i), b"x")
+    before = contents(mnt / "q")
+    for t in range(8):
+        shutil.rmtree(mnt / ("q/t%d" % t))
+    h = hour(mnt)
+    mnt.umount()
+    assert ask(ws, "quota", "check", vol.url) == []
+    n = 8 * 63
+    assert ask(ws, "restore", vol.url, h, "--put-back") == {"restored": n, "skipped": 0, "failed": 0}
+    (q,) = ask(ws, "quota", "list", vol.url)
+    assert q["used_inodes"] == n
+    assert contents(vol.mount("ro") / "q") == before
+
+
 def test_restore(ws):
     vol = ws.volume(trash_days=1)
     mnt = vol.mount()

@@ -506,6 +506,17 @@ class Mount:
     def stat(self, name):
         return self.stats()[name]
 
+    def open_handles(self):
+        """When the kernel has closed what programs have closed, for which they do not wait."""
+        seen = []
+
+        def settled():
+            seen.append(self.stat("open_handles"))
+            return seen[-4:] == 4 * seen[-1:]
+
+        wait_until(settled, 20, "open handles to settle")
+        return seen[-1]
+
     def pid(self):
         """The process that serves; the one that was started is its supervisor, if there is one."""
         if not self.process:

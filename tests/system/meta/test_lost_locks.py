@@ -200,7 +200,7 @@ def test_unlock_in_an_outage_is_not_forgotten(ws, away, event):
         write(other / ("f" + kind), b"x")
     files = take_both(m / "f")
     assert not can_lock(other / "fp", fcntl.lockf) and not can_lock(other / "fb")
-    handles = m.stat("open_handles")
+    handles = m.open_handles()
     proxy.refuse = True
     proxy.cut()
     closers = [threading.Thread(target=close, args=(f,)) for f in files]
@@ -230,7 +230,7 @@ def test_unlock_of_a_locked_database_is_not_forgotten(ws, volume):
     for kind in "pb":
         write(other / ("f" + kind), b"x")
     files = take_both(m / "f")
-    handles = m.stat("open_handles")
+    handles = m.open_handles()
     locker = sqlite3.connect(volume.db, isolation_level=None)
     ws.cleanups.append(locker.close)
     locker.execute("BEGIN IMMEDIATE")

@@ -366,7 +366,7 @@ def test_outage_of_the_metadata_and_a_death(ws, kind, outage):
     many = [open(mnt / "d" / ("h%d" % i), "wb", buffering=0) for i in range(100)]
     waiter = ws.python(WAITER, mnt / "d" / "f", stdout=-1, text=True)
     assert waiter.stdout.readline() == "asking\n"
-    before = mnt.stat("open_handles")
+    before = mnt.open_handles()
 
     os.kill(mnt.pid(), signal.SIGSTOP)  # it must not tell the waiter of the outage
     with outage(server):

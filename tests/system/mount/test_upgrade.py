@@ -94,8 +94,8 @@ def test_no_descriptor_is_left_by_an_upgrade(ws, volume):
     for _ in range(3):
         upgrade(ws, volume, mnt)
         wait_until(lambda: len(ws.processes()) == 2, 20, "the end of the processes before")
-        more = descriptors() - before
-        assert not more, more
+        # Descriptors that are open for a moment only are none that stay.
+        wait_until(lambda: not descriptors() - before, 20, "descriptors to be closed")
 
 
 # ---- as a service ----

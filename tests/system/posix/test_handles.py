@@ -181,7 +181,7 @@ def test_caller_killed_before_the_next_process_reads(ws, volume, what, resent):
     os.mkdir(mnt / "d")
     write(mnt / "there", b"x")
     inodes = used_inodes(mnt)
-    before = mnt.stat("open_handles")
+    before = mnt.open_handles()
     (steps / ("resent-%d" % resent)).touch()
     (steps / ("kill-%d" % size)).touch()
     program = ws.python(OPENER, mnt / name, flags)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/unwanted.h"
 #include "base/wouldblock.h"
 #include "data-internal.h"
@@ -290,9 +291,10 @@ static size_t settled(struct cfs_data *d, cfs_ino_t ino, uint32_t indx,
 /* Returns 1 when there is likely more to do. */
 static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx)
 {
-	struct cfs_slice *recs = NULL, merged = {0};
+	cfs_auto_free struct cfs_slice *recs = NULL;
+	struct cfs_slice merged = {0};
 	struct cfs_ctx after = *ctx;
-	struct cfs_view view = {0};
+	__attribute__((cleanup(cfs_view_free))) struct cfs_view view = {0};
 	uint64_t begun_ms = cfs_boot_ms();
 	size_t n, limit, skipped = 0;
 	struct cfs_attr attr;
@@ -307,17 +309,17 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 	/* A copy of lost bytes would pass for what was written. */
 	r = cfs_records_suspect(d, recs, n);
 	if (r < 0)
-		goto out;
+		return r;
 	r = skip_good(recs, n, &skipped, &view);
 	if (r < 0 || n - skipped < 2)
-		goto out;
+		return r;
 	extent(&view, recs + skipped, &merged.pos, &merged.size);
 	merged.len = merged.size;
 	r = cfs_meta_getattr(d->conf.meta, ctx, ino, &attr);
 	if (r == 0)
 		r = cfs_meta_new_slice(d->conf.meta, ctx, &merged.id);
 	if (r < 0)
-		goto out;
+		return r;
 	r = write_merged(d, &view, &merged, attr.tier, ctx);
 	after.deadline = timeouts(d);
 	/* Its record replaces records of bytes that fsync may have promised. */
@@ -332,19 +334,14 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 		r = -EAGAIN;
 	if (r < 0) {
 		cfs_meta_discard_slice(d->conf.meta, merged.id, merged.size);
-		r = r == -ENOENT ? -EAGAIN : r;
-		goto out;
+		return r == -ENOENT ? -EAGAIN : r;
 	}
 	r = cfs_meta_compact_chunk(d->conf.meta, &after, ino, indx, recs, n, skipped, &merged);
 	forget_list(d, ino, indx);
 	if (r < 0)
-		goto out;
+		return r;
 	atomic_fetch_add(&d->compactions, 1);
-	r = n == limit && (size_t)total > n;
-out:
-	cfs_view_free(&view);
-	free(recs);
-	return r;
+	return n == limit && (size_t)total > n;
 }
 
 /* Called with d->lock held. */

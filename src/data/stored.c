@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "data-internal.h"
 
 #define PAGE 1024
@@ -32,10 +33,8 @@ int cfs_stored_next(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino
 int cfs_view_read(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx,
 		  struct cfs_view *ret)
 {
-	struct cfs_slice *records = NULL;
+	cfs_auto_free struct cfs_slice *records = NULL;
 	ssize_t n = cfs_meta_read_chunk(m, ctx, ino, indx, &records);
-	int r = n < 0 ? (int)n : cfs_view_build(records, (size_t)n, ret);
 
-	free(records);
-	return r;
+	return n < 0 ? (int)n : cfs_view_build(records, (size_t)n, ret);
 }

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "data-internal.h"
 
 int cfs_records_suspect(struct cfs_data *d, const struct cfs_slice *recs, size_t n)
@@ -28,14 +29,10 @@ int cfs_records_suspect(struct cfs_data *d, const struct cfs_slice *recs, size_t
 
 static int chunk_suspect(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx)
 {
-	struct cfs_slice *recs = NULL;
-	ssize_t n;
-	int r;
+	cfs_auto_free struct cfs_slice *recs = NULL;
+	ssize_t n = cfs_meta_read_chunk(f->data->conf.meta, ctx, f->node.key, indx, &recs);
 
-	n = cfs_meta_read_chunk(f->data->conf.meta, ctx, f->node.key, indx, &recs);
-	r = n < 0 ? (int)n : cfs_records_suspect(f->data, recs, (size_t)n);
-	free(recs);
-	return r;
+	return n < 0 ? (int)n : cfs_records_suspect(f->data, recs, (size_t)n);
 }
 
 int cfs_file_suspect(struct cfs_file *f, const struct cfs_ctx *ctx)

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "fuse-internal.h"
@@ -361,21 +362,17 @@ static int answer_joined(struct call *c, const struct cfs_segs *s)
 /* Replies from an allocated vector. Joins the pieces when writev(2) does not take so many. */
 static int answer_copied(struct call *c, const struct cfs_segs *s)
 {
-	struct iovec *pieces, *iov;
-	int n = cfs_segs_iov(s, &pieces), r = 0;
+	cfs_auto_free struct iovec *pieces = NULL, *iov = NULL;
+	int n = cfs_segs_iov(s, &pieces);
 
 	if (n < 0)
 		return n;
 	iov = n > IOV_REPLY ? NULL : malloc((size_t)(1 + n) * sizeof(*iov));
-	if (iov) {
-		memcpy(iov + 1, pieces, (size_t)n * sizeof(*iov));
-		answer(c, 0, iov, 1 + n);
-	} else {
-		r = answer_joined(c, s);
-	}
-	free(iov);
-	free(pieces);
-	return r;
+	if (!iov)
+		return answer_joined(c, s);
+	memcpy(iov + 1, pieces, (size_t)n * sizeof(*iov));
+	answer(c, 0, iov, 1 + n);
+	return 0;
 }
 
 void reply_segs(struct call *c, int r, struct cfs_segs *s)

@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/log.h"
 
 /* Slots for requests of dead processes whose answers were sent just before the end. */
 #define WORKERS_REMEMBERED 8
@@ -149,27 +150,25 @@ static bool same_layout(const struct cfs_handoff_header *have)
 /* The beginning of the header is the same in every version. */
 int cfs_handoff_attach(int fd, struct cfs_handoff **ret, char err[256])
 {
-	struct cfs_handoff_header *h = calloc(1, sizeof(*h));
+	cfs_auto_free struct cfs_handoff_header *h = calloc(1, sizeof(*h));
 	struct stat st;
-	int r = -EPROTO;
 
 	if (!h)
 		return -ENOMEM;
 	if (fstat(fd, &st) < 0 || pread(fd, h, sizeof(*h), 0) != sizeof(*h) ||
 	    memcmp(h->magic, CFS_HANDOFF_MAGIC, sizeof(h->magic)) != 0)
-		snprintf(err, 256, "the handoff state of the other process is unreadable");
-	else if (h->version < CFS_HANDOFF_VERSION || h->version > CFS_HANDOFF_VERSION_PASSTHROUGH ||
-		 !same_layout(h) || st.st_size != (off_t)sizeof(struct layout))
-		snprintf(err, 256,
-			 "the handoff state of the other process is of version %u, this "
-			 "program knows %u",
-			 h->version, CFS_HANDOFF_VERSION_PASSTHROUGH);
-	else if (!(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK))
-		snprintf(err, 256, "the handoff state of the other process is not sealed");
-	else
-		r = map(fd, ret);
-	free(h);
-	return r;
+		return cfs_fail(err, -EPROTO,
+				"the handoff state of the other process is unreadable");
+	if (h->version < CFS_HANDOFF_VERSION || h->version > CFS_HANDOFF_VERSION_PASSTHROUGH ||
+	    !same_layout(h) || st.st_size != (off_t)sizeof(struct layout))
+		return cfs_fail(err, -EPROTO,
+				"the handoff state of the other process is of version %u, this "
+				"program knows %u",
+				h->version, CFS_HANDOFF_VERSION_PASSTHROUGH);
+	if (!(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK))
+		return cfs_fail(err, -EPROTO,
+				"the handoff state of the other process is not sealed");
+	return map(fd, ret);
 }
 
 void cfs_handoff_close(struct cfs_handoff *state)

@@ -25,6 +25,7 @@
 
 #include "base/array.h"
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "group-internal.h"
 #include "sorted.h"
 
@@ -183,11 +184,11 @@ char *cfs_group_encode(const struct group_record *r)
 
 char *cfs_group_encode_info(const struct group_record *r)
 {
-	char *text = description_of(&r->member), *ret = NULL;
+	cfs_auto_free char *text = description_of(&r->member);
+	char *ret;
 
-	if (text && asprintf(&ret, "%" PRIx64 " %" PRIu64 " %s", r->boot, r->info, text) < 0)
-		ret = NULL;
-	free(text);
+	if (!text || asprintf(&ret, "%" PRIx64 " %" PRIu64 " %s", r->boot, r->info, text) < 0)
+		return NULL;
 	return ret;
 }
 

@@ -107,9 +107,8 @@ static void look_round(struct group_snapshot *v)
 
 static int place(const struct group_snapshot *v, bool previous, struct cfs_placement **ret)
 {
-	struct cfs_placement_member *m = calloc(v->n + 1, sizeof(*m));
+	cfs_auto_free struct cfs_placement_member *m = calloc(v->n + 1, sizeof(*m));
 	size_t i;
-	int r;
 
 	if (!m)
 		return -ENOMEM;
@@ -122,9 +121,7 @@ static int place(const struct group_snapshot *v, bool previous, struct cfs_place
 		else if (of->address[0] && !of->incompatible)
 			m[i].weight = of->rank;
 	}
-	r = cfs_placement_create(m, v->n, ret);
-	free(m);
-	return r;
+	return cfs_placement_create(m, v->n, ret);
 }
 
 int cfs_group_snapshot_publish(struct cfs_group *g)

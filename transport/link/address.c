@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+
 static const struct {
 	uint32_t net;
 	unsigned bits;
@@ -151,8 +153,7 @@ int cfs_address_pick(const char *network, const char *device, struct sockaddr_st
 bool cfs_address_is_ours(const struct sockaddr *sa, socklen_t len)
 {
 	struct sockaddr_storage any_port = {0};
-	int fd = socket(sa->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	bool ours;
+	cfs_auto_close int fd = socket(sa->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
 	if (fd < 0)
 		return true;
@@ -161,9 +162,7 @@ bool cfs_address_is_ours(const struct sockaddr *sa, socklen_t len)
 		((struct sockaddr_in *)&any_port)->sin_port = 0;
 	else
 		((struct sockaddr_in6 *)&any_port)->sin6_port = 0;
-	ours = bind(fd, (struct sockaddr *)&any_port, len) == 0 || errno != EADDRNOTAVAIL;
-	close(fd);
-	return ours;
+	return bind(fd, (struct sockaddr *)&any_port, len) == 0 || errno != EADDRNOTAVAIL;
 }
 
 void cfs_address_format(const struct sockaddr *sa, char ret[CFS_ADDRESS_MAX])

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/thread.h"
 #include "cmd/access/admin.h"
@@ -345,7 +346,7 @@ static int mdtest_run(void *options, const char **args)
 {
 	struct mdtest_opts *o = options;
 	struct mdtest_shape shape;
-	struct mdtest *m = NULL;
+	cfs_auto_free struct mdtest *m = NULL;
 	bool is_volume = strstr(args[0], "://");
 	int r, closed;
 
@@ -359,15 +360,14 @@ static int mdtest_run(void *options, const char **args)
 	r = volume_use_credentials(o->common.credentials);
 	if (r != CMD_OK)
 		return r;
-	r = CMD_SYSTEM;
 	m = calloc(1, sizeof(*m));
 	if (!m)
-		goto out;
+		return CMD_SYSTEM;
 	m->depth = (unsigned)o->depth;
 	r = is_volume ? mdtest_open_volume(args[0], &shape, o->skip_dir_mtime_ms, &m->t)
 		      : mdtest_open_path(args[0], &shape, &m->t);
 	if (r != CMD_OK)
-		goto out;
+		return r;
 	live_begin();
 	r = run_all(m);
 	if (r < 0)
@@ -379,10 +379,7 @@ static int mdtest_run(void *options, const char **args)
 	closed = m->t->ops->close(m->t);
 	if (closed < 0)
 		cmd_error("the session did not end cleanly: %s", strerror(-closed));
-	r = r < 0 || closed < 0 ? CMD_SYSTEM : judge(m);
-out:
-	free(m);
-	return r;
+	return r < 0 || closed < 0 ? CMD_SYSTEM : judge(m);
 }
 
 const struct cmd cmd_mdtest = {

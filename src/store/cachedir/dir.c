@@ -313,7 +313,8 @@ static int write_probe(struct cache_dir *dir)
 {
 	static const char zeros[PROBE_BYTES];
 	uint32_t size = dir->set->conf.block_size;
-	int fd, at = atomic_load(&dir->fd), r = 0;
+	cfs_auto_close int fd = -1;
+	int at = atomic_load(&dir->fd);
 	char name[64];
 
 	snprintf(name, sizeof(name), ".probe.%016llx" CFS_CACHEDIR_TMP,
@@ -322,14 +323,10 @@ static int write_probe(struct cache_dir *dir)
 	if (fd < 0)
 		return -errno;
 	/* At once: a process that is killed leaves nothing. */
-	if (unlinkat(at, name, 0) < 0)
-		r = -errno;
-	if (r == 0 && fallocate(fd, 0, 0, size) < 0 && errno != EOPNOTSUPP)
-		r = -errno;
-	if (r == 0 && pwrite(fd, zeros, sizeof(zeros), 0) != (ssize_t)sizeof(zeros))
-		r = -errno;
-	close(fd);
-	return r;
+	if (unlinkat(at, name, 0) < 0 || (fallocate(fd, 0, 0, size) < 0 && errno != EOPNOTSUPP) ||
+	    pwrite(fd, zeros, sizeof(zeros), 0) != (ssize_t)sizeof(zeros))
+		return -errno;
+	return 0;
 }
 
 /* The path names another directory, or none: the next mount would not find what is written here. */

@@ -133,29 +133,28 @@ struct cache_dir *cfs_cachedirs_find(struct cache_dirs *set, const struct cfs_bl
 
 static int add_path(char ***v, unsigned *n, const char *path, const char *suffix)
 {
-	char **more, *copy;
+	cfs_auto_free char *copy = NULL;
+	char **more;
 	unsigned i;
 	size_t len;
 
 	if (*n == DIRS_MAX)
 		return -E2BIG;
-	if (asprintf(&copy, "%s%s", path, suffix) < 0)
+	if (asprintf(&copy, "%s%s", path, suffix) < 0) {
+		copy = NULL;
 		return -ENOMEM;
+	}
 	for (len = strlen(copy); len > 1 && copy[len - 1] == '/'; len--)
 		copy[len - 1] = '\0';
-	for (i = 0; i < *n; i++) {
-		if (!strcmp((*v)[i], copy)) {
-			free(copy);
+	for (i = 0; i < *n; i++)
+		if (!strcmp((*v)[i], copy))
 			return 0;
-		}
-	}
 	more = reallocarray(*v, *n + 1, sizeof(*more));
-	if (!more) {
-		free(copy);
+	if (!more)
 		return -ENOMEM;
-	}
 	*v = more;
 	more[(*n)++] = copy;
+	copy = NULL;
 	return 0;
 }
 

@@ -13,6 +13,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "stage-internal.h"
 #include "store/store-internal.h"
@@ -300,19 +301,16 @@ int cfs_stage_file_read(const struct cache_dir *dir, const struct cfs_block *b,
 {
 	char path[CFS_CACHEDIR_PATH_MAX];
 	struct cfs_cachedir_tail tail;
+	cfs_auto_close int fd = -1;
 	struct stat s;
-	int fd, r;
+	int r;
 
 	cfs_cachedir_path(dir->set, CFS_CACHEDIR_STAGED, b, path);
 	fd = openat(atomic_load(&dir->fd), path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-	if (fd < 0)
+	if (fd < 0 || fstat(fd, &s) < 0)
 		return -errno;
-	r = fstat(fd, &s) < 0 ? -errno
-			      : cfs_cachedir_read_tail(fd, b, (uint64_t)s.st_size, 0, &tail);
-	if (r == 0)
-		r = read_and_verify(fd, b, tail.checksums, data);
-	close(fd);
-	return r;
+	r = cfs_cachedir_read_tail(fd, b, (uint64_t)s.st_size, 0, &tail);
+	return r < 0 ? r : read_and_verify(fd, b, tail.checksums, data);
 }
 
 uint8_t cfs_stage_file_tier(int at, const char *name, const struct cfs_block *b, uint64_t size)

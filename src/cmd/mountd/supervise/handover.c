@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 
 #define VERSION 1u
 /* The lock is held for a system call or two. */
@@ -306,17 +307,12 @@ int handover_connect(const char *path, int *ret)
 
 static ssize_t read_group(const char *pid, char *buf, size_t size)
 {
+	cfs_auto_close int fd = -1;
 	char path[64];
-	ssize_t n;
-	int fd;
 
 	snprintf(path, sizeof(path), "/proc/%s/cgroup", pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	n = read(fd, buf, size);
-	close(fd);
-	return n;
+	return fd < 0 ? -errno : read(fd, buf, size);
 }
 
 bool handover_same_group(int sock)

@@ -26,19 +26,24 @@ bool cfs_cachedir_is_nameable(const struct cfs_block *b)
 	       b->len <= CFS_CACHEDIR_LEN_MAX;
 }
 
-void cfs_cachedir_path(const struct cache_dirs *set, const char *tree, const struct cfs_block *b,
-		       char path[CFS_CACHEDIR_PATH_MAX])
+int cfs_cachedir_name(const char *root, const struct cfs_block *b, bool hash_prefix, char *ret,
+		      size_t size)
 {
 	uint64_t million = b->slice / 1000 / 1000;
 
-	if (set->conf.hash_prefix)
-		snprintf(path, CFS_CACHEDIR_PATH_MAX,
-			 "%s/chunks/%02X/%" PRIu64 "/%" PRIu64 "_%" PRIu32 "_%" PRIu32, tree,
-			 (unsigned)(b->slice % 256), million, b->slice, b->index, b->len);
-	else
-		snprintf(path, CFS_CACHEDIR_PATH_MAX,
-			 "%s/chunks/%" PRIu64 "/%" PRIu64 "/%" PRIu64 "_%" PRIu32 "_%" PRIu32, tree,
-			 million, b->slice / 1000, b->slice, b->index, b->len);
+	if (hash_prefix)
+		return snprintf(ret, size,
+				"%s/chunks/%02X/%" PRIu64 "/%" PRIu64 "_%" PRIu32 "_%" PRIu32, root,
+				(unsigned)(b->slice % 256), million, b->slice, b->index, b->len);
+	return snprintf(ret, size,
+			"%s/chunks/%" PRIu64 "/%" PRIu64 "/%" PRIu64 "_%" PRIu32 "_%" PRIu32, root,
+			million, b->slice / 1000, b->slice, b->index, b->len);
+}
+
+void cfs_cachedir_path(const struct cache_dirs *set, const char *tree, const struct cfs_block *b,
+		       char path[CFS_CACHEDIR_PATH_MAX])
+{
+	cfs_cachedir_name(tree, b, set->conf.hash_prefix, path, CFS_CACHEDIR_PATH_MAX);
 }
 
 void cfs_cachedir_unlink(struct cache_dir *dir, const char *tree, const struct cfs_block *b)

@@ -123,6 +123,9 @@ int cfs_cachedir_make_parents(struct cache_dir *dir, char *path);
 
 /* False: its file would have no name. */
 bool cfs_cachedir_is_nameable(const struct cfs_block *b);
+/* "<root>/chunks/...", as snprintf(3). Object keys are named alike. */
+int cfs_cachedir_name(const char *root, const struct cfs_block *b, bool hash_prefix, char *ret,
+		      size_t size);
 /* "<tree>/chunks/..." below the directory. */
 void cfs_cachedir_path(const struct cache_dirs *set, const char *tree, const struct cfs_block *b,
 		       char path[CFS_CACHEDIR_PATH_MAX]);

@@ -174,8 +174,8 @@ int closed_before_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const str
 {
 	bool exchange = req->flags & CFS_RENAME_EXCHANGE;
 	cfs_ino_t ino, other;
+	auto_vnode struct vnode *n = NULL;
 	struct cfs_file *file;
-	struct vnode *n;
 	int r = 0;
 
 	if ((req->flags & CFS_RENAME_NOREPLACE) ||
@@ -192,11 +192,6 @@ int closed_before_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const str
 	if (exchange)
 		return 0;
 	n = ino ? vnode_find(v, ino) : NULL;
-	if (!n)
-		return 0;
-	file = vnode_file(n);
-	if (file)
-		r = cfs_file_flush(file, ctx, cfs_file_err_seq(file));
-	vnode_put(n);
-	return r;
+	file = n ? vnode_file(n) : NULL;
+	return file ? cfs_file_flush(file, ctx, cfs_file_err_seq(file)) : 0;
 }

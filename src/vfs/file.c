@@ -494,28 +494,23 @@ bool cfs_vfs_has_closed(struct cfs_vfs *v)
 
 bool cfs_vfs_has_unstored(struct cfs_vfs *v, cfs_ino_t ino)
 {
-	struct vnode *n = vnode_find(v, ino_in(v, ino));
+	auto_vnode struct vnode *n = vnode_find(v, ino_in(v, ino));
 	struct cfs_file *file = n ? vnode_file(n) : NULL;
-	bool unstored = file && cfs_file_dirty(file);
 
-	vnode_put(n);
-	return unstored;
+	return file && cfs_file_dirty(file);
 }
 
 bool cfs_vfs_setattr_waits(struct cfs_vfs *v, cfs_ino_t ino, uint32_t set)
 {
-	struct vnode *n;
-	bool waits;
+	auto_vnode struct vnode *n = NULL;
 
 	if (set & CFS_VFS_SET_SIZE)
 		return cfs_vfs_has_unstored(v, ino);
 	if (!(set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW)))
 		return false;
 	n = vnode_find(v, ino_in(v, ino));
-	waits = n && vnode_file(n) && cfs_file_dirty(vnode_file(n)) &&
-		!cfs_file_takes_change(vnode_file(n));
-	vnode_put(n);
-	return waits;
+	return n && vnode_file(n) && cfs_file_dirty(vnode_file(n)) &&
+	       !cfs_file_takes_change(vnode_file(n));
 }
 
 int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)

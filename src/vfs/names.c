@@ -54,13 +54,10 @@ static void overlay_and_cache(struct cfs_vfs *v, struct vnode *n, cfs_ino_t ino,
 bool accept_attr(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
 		 struct cfs_attr *attr)
 {
-	struct vnode *n = vnode_find(v, ino);
-	bool current;
+	auto_vnode struct vnode *n = vnode_find(v, ino);
 
 	overlay_and_cache(v, n, ino, seq, asked_ns, attr);
-	current = n || !cache_changed_since(&v->cache, ino, seq);
-	vnode_put(n);
-	return current;
+	return n || !cache_changed_since(&v->cache, ino, seq);
 }
 
 void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
@@ -87,21 +84,18 @@ static int read_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 		     struct cfs_attr *ret, uint32_t *ret_ms)
 {
 	uint64_t seq, asked_ns = cfs_now_ns();
-	struct vnode *n = vnode_find(v, ino);
+	auto_vnode struct vnode *n = vnode_find(v, ino);
 	int r;
 
 	*ret_ms = (uint32_t)v->conf.attr_timeout_ms;
-	if (may_use_cache(n) && cache_get_attr(&v->cache, ino, to_ms(asked_ns), ret, ret_ms)) {
-		vnode_put(n);
+	if (may_use_cache(n) && cache_get_attr(&v->cache, ino, to_ms(asked_ns), ret, ret_ms))
 		return 0;
-	}
 	seq = cache_seq(&v->cache);
 	r = cfs_meta_getattr(v->conf.meta, ctx, ino, ret);
 	if (r == 0 && ino == CFS_TRASH_INO)
 		ret->length = 0; /* as other clients show it, whatever is stored */
 	if (r == 0)
 		overlay_and_cache(v, n, ino, seq, asked_ns, ret);
-	vnode_put(n);
 	return r;
 }
 
@@ -142,17 +136,14 @@ static bool may_search(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t d
 static bool cached_lookup(struct cfs_vfs *v, cfs_ino_t parent, const char *name, size_t len,
 			  uint64_t now_ms, struct cfs_vfs_entry *ret)
 {
-	struct vnode *n;
-	bool hit;
+	auto_vnode struct vnode *n = NULL;
 
 	if (!(v->conf.entry_timeout_ms | v->conf.dir_entry_timeout_ms) ||
 	    !cache_get_name(&v->cache, parent, name, len, now_ms, &ret->ino, &ret->entry_ms))
 		return false;
 	n = vnode_find(v, ret->ino);
-	hit = may_use_cache(n) &&
-	      cache_get_attr(&v->cache, ret->ino, now_ms, &ret->attr, &ret->attr_ms);
-	vnode_put(n);
-	return hit;
+	return may_use_cache(n) &&
+	       cache_get_attr(&v->cache, ret->ino, now_ms, &ret->attr, &ret->attr_ms);
 }
 
 struct new_dir_listing {
@@ -319,12 +310,11 @@ void cfs_vfs_forget(struct cfs_vfs *v, cfs_ino_t ino)
  */
 static bool last_attr_if_open(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret)
 {
-	struct vnode *n = vnode_find(v, ino);
+	auto_vnode struct vnode *n = vnode_find(v, ino);
 	struct cfs_file *file = n ? vnode_file(n) : NULL;
 
 	if (file)
 		cfs_file_last_attr(file, ret);
-	vnode_put(n);
 	return file;
 }
 
@@ -366,7 +356,7 @@ static int truncate_open(struct vnode *n, const struct cfs_ctx *ctx, uint64_t le
 static int truncate_path(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 uint64_t length, struct cfs_attr *ret)
 {
-	struct vnode *n = vnode_get(v, ino);
+	auto_vnode struct vnode *n = vnode_get(v, ino);
 	uint64_t asked_ns = cfs_now_ns();
 	struct cfs_attr attr;
 	int r;
@@ -381,10 +371,7 @@ static int truncate_path(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 	/* Also a file that is not open may have unstored bytes (close=committing). */
 	if (r == 0)
 		r = vnode_attach(n, &attr, asked_ns);
-	if (r == 0)
-		r = truncate_open(n, ctx, length, ret);
-	vnode_put(n);
-	return r;
+	return r ? r : truncate_open(n, ctx, length, ret);
 }
 
 static int change_size(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t fh,
@@ -402,15 +389,10 @@ static int change_size(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t i
 
 int store_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino)
 {
-	struct vnode *n = cfs_data_changed_files(v->conf.data) ? vnode_find(v, ino) : NULL;
-	int r = 0;
+	auto_vnode struct vnode *n =
+		cfs_data_changed_files(v->conf.data) ? vnode_find(v, ino) : NULL;
 
-	if (!n)
-		return 0;
-	if (vnode_file(n))
-		r = cfs_file_store_change(vnode_file(n), ctx);
-	vnode_put(n);
-	return r;
+	return n && vnode_file(n) ? cfs_file_store_change(vnode_file(n), ctx) : 0;
 }
 
 /* store_change() of the inode under a name. */
@@ -432,14 +414,13 @@ static int store_change_of(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino
 static int defer_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
 			const struct cfs_attr *in, struct cfs_attr *ret)
 {
-	struct vnode *n = vnode_find(v, ino);
+	auto_vnode struct vnode *n = vnode_find(v, ino);
 	int r = -EAGAIN;
 
 	if (n && vnode_file(n))
 		r = cfs_file_setattr(vnode_file(n), ctx, set, in, ret);
 	if (r == 0)
 		note_set_id(n, ret->mode);
-	vnode_put(n);
 	return r;
 }
 
@@ -452,18 +433,17 @@ static int defer_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t 
 static int settle_before_setattr(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino,
 				 uint32_t set)
 {
-	struct vnode *n = vnode_find(v, ino);
+	auto_vnode struct vnode *n = vnode_find(v, ino);
 	struct cfs_file *file = n ? vnode_file(n) : NULL;
-	int r = 0;
+	int r;
 
-	if (file)
-		r = cfs_file_store_change(file, ctx);
+	if (!file)
+		return 0;
+	r = cfs_file_store_change(file, ctx);
 	/* Errors go to the writers, whose handles have cursors of their own. */
-	if (file && (set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW)) && cfs_file_dirty(file))
+	if (set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW) && cfs_file_dirty(file))
 		cfs_file_flush(file, ctx, cfs_file_err_seq(file));
-	if (file)
-		ctx->now = cfs_wall();
-	vnode_put(n);
+	ctx->now = cfs_wall();
 	return r;
 }
 
@@ -638,19 +618,16 @@ int cfs_vfs_mknod(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs
 static int link_inode(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		      const char *name, size_t len, struct cfs_attr *ret)
 {
-	struct vnode *n = vnode_find(v, ino);
+	auto_vnode struct vnode *n = vnode_find(v, ino);
 	int r;
 
-	if (n && atomic_load(&n->unnamed)) {
-		r = cfs_meta_link_unnamed(v->conf.meta, ctx, ino, parent, name, len, ret);
-		if (r == 0) {
-			atomic_store(&n->unnamed, false);
-			atomic_store(&n->sustained, false);
-		}
-	} else {
-		r = cfs_meta_link(v->conf.meta, ctx, ino, parent, name, len, ret);
+	if (!n || !atomic_load(&n->unnamed))
+		return cfs_meta_link(v->conf.meta, ctx, ino, parent, name, len, ret);
+	r = cfs_meta_link_unnamed(v->conf.meta, ctx, ino, parent, name, len, ret);
+	if (r == 0) {
+		atomic_store(&n->unnamed, false);
+		atomic_store(&n->sustained, false);
 	}
-	vnode_put(n);
 	return r;
 }
 

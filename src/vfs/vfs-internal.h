@@ -51,6 +51,11 @@ struct vnode *vnode_of_handle(struct cfs_vfs *v, uint64_t fh);
 /* One more reference for a caller that has one. */
 struct vnode *vnode_ref(struct vnode *n);
 void vnode_put(struct vnode *n); /* NULL is allowed */
+static inline void vnode_putp(struct vnode **n)
+{
+	vnode_put(*n);
+}
+#define auto_vnode __attribute__((cleanup(vnode_putp)))
 /* Counts a handle with these flags of open(2): by 1, and by -1 at its end. */
 void vnode_count(struct vnode *n, int flags, int by);
 /* Opens the data of the inode. attr: the metadata's answer to a request made at asked_ns. */

@@ -7,21 +7,39 @@
 #include "meta/api/clock.h"
 #include "meta/api/core.h"
 
-enum { TELL_S = 60 };
+enum { TELL_S = 60, JUMP_S = 5 };
 
 /* Does not change when this host's clock is set. */
 static int64_t boot_s(void)
 {
 	return (int64_t)cfs_boot_ms() / 1000;
 }
+
+/* Compares the least difference there can be now with the greatest of before: an answer may be late. */
+static void note_jump(struct cfs_meta *m, int64_t there_s, uint64_t asked_ms)
+{
+	uint64_t now_ms = cfs_now_ms();
+
+	if (m->clock_steady_s && there_s - (int64_t)(now_ms / 1000) - m->clock_steady_s > JUMP_S)
+		m->clock_jumped_ms = now_ms;
+	m->clock_steady_s = there_s - (int64_t)(asked_ms / 1000);
+}
+
+bool cfs_clock_jumped(const struct cfs_meta *m, uint64_t within_ms)
+{
+	return m->clock_jumped_ms && cfs_now_ms() < m->clock_jumped_ms + within_ms;
+}
+
 void cfs_clock_read(struct cfs_meta *m)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	int64_t off_s, there_s, here_s = cfs_wall_s(), began_s = boot_s();
+	uint64_t asked_ms = cfs_now_ms();
 
 	/* On failure the last value stays in force. */
 	if (m->eng->ops->clock(m->eng, &ctx, &there_s) < 0)
 		return;
+	note_jump(m, there_s, asked_ms);
 	off_s = there_s - here_s;
 	atomic_store(&m->clock_off_s, there_s - began_s);
 	if (llabs(off_s - m->clock_told_s) < TELL_S)

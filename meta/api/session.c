@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/activity.h"
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/workers.h"
@@ -366,6 +367,9 @@ static void clean_stale(struct cfs_meta *m)
 	size_t i;
 	int rc;
 
+	/* Live sessions look dead until their mounts' next heartbeats. */
+	if (cfs_clock_jumped(m, EXPIRE_BEATS * CFS_MAX(heartbeat_ms(m), (uint64_t)HEARTBEAT_MS)))
+		return;
 	rc = m->eng->ops->claim_job(m->eng, &ctx, "lastCleanupSessions", cfs_clock_s(m),
 				    (int64_t)(heartbeat_ms(m) * 9 / 10000));
 	if (rc <= 0)

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 import servers
-from cachefs import children, need_engine, wait_until
+from cachefs import Clock, children, need_engine, wait_until
 from countproxy import CountingProxy
 from syscalls import fails, write
 from test_takeover import kill_worker, upgrade
@@ -276,3 +276,30 @@ def test_lock_whose_answer_is_lost(away):
         assert not can_lock(other / "f", lock)
         f.close()
         wait_until(lambda lock=lock: can_lock(other / "f", lock), 30, "the lock of the closed file")
+
+
+@pytest.mark.parametrize("how", ["set", "suspended"])
+def test_a_clock_that_jumps(ws, how):
+    """Two mounts of a machine whose clock is set ahead, or which was suspended. The one whose heartbeat comes first
+    does not take the other for dead: what that one locks and holds open would be lost."""
+    volume = ws.volume(trash_days=0)
+    clock = Clock(ws)
+    env = {**clock.env, "CLOCK_SLEPT": "1"} if how == "suspended" else clock.env
+    first, late = volume.mount("heartbeat=1", env=env), volume.mount("heartbeat=12", env=env)
+    with open(late / "held", "wb+", buffering=0) as held, open(late / "lock", "wb") as locked:
+        held.write(b"held")
+        os.fsync(held.fileno())
+        os.unlink(late / "held")
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        beats = 'meta_round_trips_total{op="session"}'
+        begun = first.stat(beats)
+        wait_until(lambda: first.stat(beats) > begun + 1, 60, "a heartbeat with the right clock")
+        clock.set(3600)
+        begun = first.stat(beats)
+        wait_until(lambda: first.stat(beats) > begun + 6, 60, "some heartbeats")
+        with open(first / "lock", "rb") as f, fails("EAGAIN"):
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        begun = late.stat(beats)
+        wait_until(lambda: late.stat(beats) > begun, 60, "a late heartbeat")
+        assert os.pread(held.fileno(), 9, 0) == b"held"
+    assert "stopped answering" not in first.log() + late.log()

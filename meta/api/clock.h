@@ -13,7 +13,7 @@ void cfs_clock_read(struct cfs_meta *m);
 /*
  * The database's clock went ahead within the last within_ms, by more than the time that this host ran:
  * it was set, or the host was suspended. Other mounts may not have had a chance since then to renew
- * what expired. For the heartbeat's thread.
+ * what expired.
  */
 bool cfs_clock_jumped(const struct cfs_meta *m, uint64_t within_ms);
 int64_t cfs_clock_s(const struct cfs_meta *m); /* the database's, in seconds */

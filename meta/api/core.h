@@ -59,11 +59,11 @@ struct cfs_meta {
 	pthread_mutex_t unclosed_lock; /* protects unclosed */
 	struct cfs_inomap unclosed;    /* of cfs_ino_t: the engine failed to close them; file.h */
 
-	_Atomic int64_t clock_off_s; /* database's clock minus CLOCK_BOOTTIME; 0: not read yet */
-	int64_t clock_told_s;	     /* difference logged last; used by the heartbeat only */
-	/* Used by the heartbeat only. database's clock minus CLOCK_MONOTONIC; 0: not read yet */
-	int64_t clock_steady_s;
-	uint64_t clock_jumped_ms; /* CLOCK_MONOTONIC, 0: never; used by the heartbeat only */
+	_Atomic int64_t clock_off_s;  /* database's clock minus CLOCK_BOOTTIME; 0: not read yet */
+	_Atomic int64_t clock_told_s; /* difference logged last */
+	/* database's clock minus CLOCK_MONOTONIC; 0: not read yet */
+	_Atomic int64_t clock_steady_s;
+	_Atomic uint64_t clock_jumped_ms; /* CLOCK_MONOTONIC; 0: never */
 
 	uint64_t resume_sid; /* session to continue; 0: none */
 	uint64_t ended_sid;  /* session that others have ended; 0: none */

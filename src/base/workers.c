@@ -114,13 +114,9 @@ static int start_thread(struct cfs_workers *w)
 
 int cfs_workers_prepare(struct cfs_workers *w)
 {
-	int r = 0;
+	CFS_LOCK_GUARD(&w->lock);
 
-	pthread_mutex_lock(&w->lock);
-	if (w->n_threads == 0)
-		r = start_thread(w);
-	pthread_mutex_unlock(&w->lock);
-	return r;
+	return w->n_threads > 0 ? 0 : start_thread(w);
 }
 
 /* More jobs may run, with the lock held. */

@@ -295,7 +295,7 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 	struct cfs_slice merged = {0};
 	struct cfs_ctx after = *ctx;
 	__attribute__((cleanup(cfs_view_free))) struct cfs_view view = {0};
-	uint64_t begun_ms = cfs_boot_ms();
+	struct cfs_clocks begun = cfs_clocks_now();
 	size_t n, limit, skipped = 0;
 	struct cfs_attr attr;
 	ssize_t total;
@@ -329,8 +329,8 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 		r = -EIO;
 	if (r == 0)
 		r = cfs_records_suspect(d, recs, n);
-	/* Its blocks may be gone: this host was suspended, or slow. */
-	if (r == 0 && cfs_gc_may_remove(begun_ms))
+	/* Its blocks may be gone: this host was suspended, its clock was set, or it was slow. */
+	if (r == 0 && cfs_gc_may_remove(begun))
 		r = -EAGAIN;
 	if (r < 0) {
 		cfs_meta_discard_slice(d->conf.meta, merged.id, merged.size);

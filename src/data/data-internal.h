@@ -127,6 +127,12 @@ struct cfs_waiting_attrs {
 	uint64_t seq; /* counts the changes of this structure */
 };
 
+/* By both clocks: this host may be suspended, and its clock may be set. */
+struct cfs_clocks {
+	uint64_t boot_ms; /* CLOCK_BOOTTIME */
+	int64_t wall_s;	  /* CLOCK_REALTIME */
+};
+
 /* Written bytes without a record in the metadata yet: one range of one chunk. */
 struct cfs_wslice {
 	struct cfs_file *file; /* holds a reference */
@@ -148,7 +154,7 @@ struct cfs_wslice {
 	struct timespec mtime;
 	struct cfs_waiting_attrs attrs;
 	uint64_t born_ms, touched_ms;
-	uint64_t born_boot_ms;	 /* CLOCK_BOOTTIME */
+	struct cfs_clocks born;
 	struct cfs_page **pages; /* per CFS_PAGE_LARGE; NULL when stored */
 	uint32_t n_pages;
 	uint64_t stored[CFS_SLICE_BLOCK_MAX / 64]; /* bit per block */
@@ -159,10 +165,19 @@ struct cfs_wslice {
 /* Half of the age below which `cachefs gc` leaves blocks without a record alone by default. */
 #define CFS_GC_AGE_MS ((uint64_t)1800 * 1000)
 
-/* Whether it may take blocks that were stored since that moment of cfs_boot_ms() for leaked. */
-static inline bool cfs_gc_may_remove(uint64_t since_ms)
+static inline struct cfs_clocks cfs_clocks_now(void)
 {
-	return cfs_boot_ms() - since_ms >= CFS_GC_AGE_MS;
+	return (struct cfs_clocks){.boot_ms = cfs_boot_ms(), .wall_s = cfs_wall_s()};
+}
+
+/*
+ * Whether it may take blocks that were stored since then for leaked. The object store's clock, by
+ * which it judges, may have been set ahead together with that of this host.
+ */
+static inline bool cfs_gc_may_remove(struct cfs_clocks since)
+{
+	return cfs_boot_ms() - since.boot_ms >= CFS_GC_AGE_MS ||
+	       cfs_wall_s() - since.wall_s >= (int64_t)(CFS_GC_AGE_MS / 1000);
 }
 
 struct cfs_chunk {

@@ -71,7 +71,7 @@ struct cfs_wslice *cfs_wslice_new(struct cfs_chunk *c, uint32_t pos)
 	s->seq = ++f->seq;
 	s->pos = pos;
 	s->born_ms = s->touched_ms = cfs_now_ms();
-	s->born_boot_ms = cfs_boot_ms();
+	s->born = cfs_clocks_now();
 	s->job.run = upload_job;
 	TAILQ_INSERT_TAIL(&c->pending, s, in_chunk);
 	TAILQ_INSERT_TAIL(&f->slices, s, in_file);
@@ -488,13 +488,13 @@ static bool unsure(int err)
 	return err == -EIO || err == -ETIMEDOUT;
 }
 
-/* Other hosts may have removed the blocks, as those of no file, while this one was suspended. */
+/* `cachefs gc` may have removed the blocks: this host was suspended, or its clock was set. */
 static int check_age(const struct cfs_wslice *s, uint64_t slice, cfs_deadline_t deadline,
 		     bool *ret_gone)
 {
 	int r;
 
-	if (!cfs_gc_may_remove(s->born_boot_ms))
+	if (!cfs_gc_may_remove(s->born))
 		return 0;
 	r = cfs_store_has_slice(s->file->data->conf.store, slice, s->len, deadline);
 	if (r)
@@ -514,7 +514,7 @@ static int is_stored(void *arg, const struct cfs_slice *rec, cfs_deadline_t dead
 	const struct cfs_wslice *s = arg;
 	int r = cfs_store_has_slice(s->file->data->conf.store, rec->id, rec->size, deadline);
 
-	if (r || !cfs_gc_may_remove(s->born_boot_ms))
+	if (r || !cfs_gc_may_remove(s->born))
 		return r;
 	cfs_err("blocks of a write that may not have been stored are gone: inode=%llu slice=%llu",
 		(unsigned long long)s->file->node.key, (unsigned long long)rec->id);
@@ -721,7 +721,7 @@ bool cfs_group_take(struct cfs_file *f, uint64_t last, struct cfs_group_commit *
 
 	if (!s || s->seq > last || (next && next->seq <= last) || !slice_ready(s) || s->err ||
 	    !s->len || c->committing || c->attempt || c->repeated || f->settling ||
-	    cfs_gc_may_remove(s->born_boot_ms) || covers_stored(s) ||
+	    cfs_gc_may_remove(s->born) || covers_stored(s) ||
 	    (!s->sent && !cfs_attrs_may_commit(f)))
 		return false;
 	cfs_attrs_begin(s);
@@ -792,7 +792,7 @@ void cfs_group_commit(struct cfs_data *d, struct cfs_group_commit *v, size_t n)
 	for (i = 0; i < n; i++) {
 		commits[i] = &v[i].commit;
 		err[i] = -ECANCELED;
-		aged |= cfs_gc_may_remove(v[i].slice->born_boot_ms);
+		aged |= cfs_gc_may_remove(v[i].slice->born);
 	}
 	ctx.deadline = cfs_deadline_in(d->conf.io_timeout_ms);
 	cfs_file_await_commit(v->slice->file, v->commit.slice.id);

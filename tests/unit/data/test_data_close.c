@@ -372,7 +372,7 @@ static bool is_ready(struct cfs_file *f)
 
 static void age(struct cfs_file *f)
 {
-	TAILQ_FIRST(&f->slices)->born_boot_ms -= CFS_GC_AGE_MS;
+	TAILQ_FIRST(&f->slices)->born.boot_ms -= CFS_GC_AGE_MS;
 }
 
 static void group_that_ages(struct volume *v, struct cfs_file *f)

@@ -519,7 +519,11 @@ static int ask_time(struct admin *a, int64_t *ret_s)
 	return r ? r : gone;
 }
 
-/* Taken before the listing, so that objects uploaded while it runs count as young. */
+/*
+ * Taken before the listing, so that objects uploaded while it runs count as young. An object is old
+ * when the clocks of the object store, of this host and of the database all say so: where the file
+ * system of a file bucket takes times from its clients, the first is that of this host.
+ */
 static int judge_from(struct gc *g)
 {
 	int64_t here_s = cfs_wall_s(), there_s = here_s;
@@ -531,10 +535,10 @@ static int judge_from(struct gc *g)
 				strerror(-r));
 	if (here_s - there_s > SKEW_TOLD_S || there_s - here_s > SKEW_TOLD_S)
 		cmd_error("note: the clock of this host is %" PRId64 " s %s that of the object "
-			  "store, by which objects are judged",
+			  "store; objects are judged by the one that is behind",
 			  here_s > there_s ? here_s - there_s : there_s - here_s,
 			  here_s > there_s ? "ahead of" : "behind");
-	g->old_s = there_s - (int64_t)(g->o->age_ms / 1000);
+	g->old_s = CFS_MIN(there_s, cfs_meta_clock_s(g->a->meta)) - (int64_t)(g->o->age_ms / 1000);
 	return 0;
 }
 

@@ -146,6 +146,17 @@ def test_gc_on_a_host_whose_clock_is_ahead(ws, volume):
     young.unlink()
 
 
+def test_gc_on_a_bucket_whose_clock_is_ahead(ws, volume):
+    """Or one whose file system takes times from its clients: gc would be judging by its own clock."""
+    volume.mount().umount()
+    path = junk(volume, "chunks/0/0/900_0_10", age_s=5400)
+    behind = cachefs.wrong_clock(ws, -7200)  # the database's, too
+    ws.run("cachefs", "gc", volume.url, "--delete", check=True, env=behind)
+    assert path.exists()
+    ws.run("cachefs", "gc", volume.url, "--delete", check=True)
+    assert not path.exists()
+
+
 def whole(vol):
     """Objects but those that are being written."""
     return [path for path in vol.objects() if path.name.endswith("_%d" % (4 * MIB))]

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -18,6 +17,9 @@ struct destroy_opts {
 	bool yes, dry_run, force;
 	int64_t threads;
 };
+
+/* A live mount sends a heartbeat within that time, by default every 12 s. */
+enum { HEARTBEAT_MS = 15000 };
 
 #define OPTIONS struct destroy_opts
 static const struct cfs_opt destroy_table[] = {
@@ -36,8 +38,10 @@ struct destroy {
 	FILE *keys; /* keys, NUL after each: removal starts only when the listing is complete */
 	uint64_t objects, bytes;
 	struct removed removed;
-	unsigned sessions;   /* number of active ones */
-	uint64_t heartbeats; /* changes when a session goes on, comes or ends */
+	int64_t now_s;
+	unsigned sessions, ended; /* number of active ones, and of those that seem to have ended */
+	uint64_t heartbeats;	  /* changes when a session goes on, comes or ends */
+	cfs_deadline_t beaten; /* live sessions that seem to have ended have changed it by then */
 };
 
 static int add_key(void *arg, const struct cfs_object_info *info)
@@ -73,34 +77,50 @@ static int count_live(void *arg, const struct cfs_session *s)
 {
 	struct destroy *d = arg;
 
-	d->sessions += s->expire_s >= time(NULL);
+	if (s->expire_s >= d->now_s)
+		d->sessions++;
+	else
+		d->ended++;
 	d->heartbeats += (uint64_t)s->expire_s;
 	return 0;
 }
 
-/* No mount may have the volume, nor appear during the listing or while the user is asked. */
+/*
+ * No mount may have the volume, nor appear during the listing or while the user is asked. Right
+ * after clocks were set ahead, all sessions seem to have ended until their next heartbeats.
+ */
 static int check_sessions(struct destroy *d)
 {
-	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	bool again = d->keys, forced = d->o->force || d->o->dry_run;
 	uint64_t before = d->heartbeats;
-	bool again = d->keys;
+	struct cfs_ctx ctx;
 	int r;
 
-	d->sessions = 0;
+	if (again && d->ended && !forced) {
+		if (!cfs_deadline_passed(d->beaten))
+			fprintf(stderr,
+				"waiting for heartbeats of %u sessions that seem to have "
+				"ended\n",
+				d->ended);
+		cfs_sleep_until(d->beaten);
+	}
+	ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	d->sessions = d->ended = 0;
 	d->heartbeats = 0;
+	d->now_s = cfs_meta_clock_s(d->a.meta);
+	d->beaten = cfs_deadline_in(HEARTBEAT_MS);
 	r = cfs_meta_each_session(d->a.meta, &ctx, count_live, d);
 	if (r < 0)
 		return cmd_error("cannot read the sessions: %s", strerror(-r));
-	if (d->o->force || d->o->dry_run)
+	if (forced)
 		return CMD_OK;
 	if (d->sessions)
 		return cmd_error("%u sessions are active (see `cachefs status`): unmount first",
 				 d->sessions);
-	/* A session that seems to have ended, by this host's clock, has sent a heartbeat. */
 	if (again && d->heartbeats != before)
 		return cmd_error(
-			"sessions are active that should have ended: is the clock of this host "
-			"right? See `cachefs status`, and unmount first");
+			"sessions are active that seemed to have ended: are the clocks right? See "
+			"`cachefs status`, and unmount first");
 	return CMD_OK;
 }
 

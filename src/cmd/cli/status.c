@@ -48,16 +48,22 @@ static int64_t age_of(json_t *info)
 	return since < 0 ? -1 : (int64_t)(time(NULL) - since);
 }
 
+struct sessions {
+	json_t *list;
+	int64_t now_s;
+};
+
 static int add_session(void *arg, const struct cfs_session *s)
 {
+	struct sessions *to = arg;
 	json_t *info = json_loads(s->info, 0, NULL);
 	int64_t age_s = age_of(info);
 	json_t *j = json_pack("{s:I, s:I, s:b, s:o, s:o}", "sid", (json_int_t)s->sid, "expire",
-			      (json_int_t)s->expire_s, "stale", s->expire_s < time(NULL), "age_s",
+			      (json_int_t)s->expire_s, "stale", s->expire_s < to->now_s, "age_s",
 			      age_s < 0 ? json_null() : json_integer(age_s), "info",
 			      info ? info : json_object());
 
-	return j && json_array_append_new(arg, j) == 0 ? 0 : -1;
+	return j && json_array_append_new(to->list, j) == 0 ? 0 : -1;
 }
 
 /* An outage of the bucket must not delay the rest. */
@@ -94,14 +100,15 @@ static json_t *collect(struct cfs_meta *meta, const struct cfs_setting *setting)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(30000);
 	cfs_auto_free char *shown = NULL;
-	json_t *sessions = json_array(), *groups = peers_recorded(meta);
+	struct sessions sessions = {.list = json_array(), .now_s = cfs_meta_clock_s(meta)};
+	json_t *groups = peers_recorded(meta);
 	struct cfs_statfs st;
 	json_t *s;
 
 	if (!groups || cfs_setting_show(setting, &shown) < 0 ||
-	    cfs_meta_each_session(meta, &ctx, add_session, sessions) < 0 ||
+	    cfs_meta_each_session(meta, &ctx, add_session, &sessions) < 0 ||
 	    cfs_meta_statfs(meta, &ctx, CFS_ROOT_INO, &st) < 0) {
-		json_decref(sessions);
+		json_decref(sessions.list);
 		json_decref(groups);
 		return NULL;
 	}
@@ -110,7 +117,7 @@ static json_t *collect(struct cfs_meta *meta, const struct cfs_setting *setting)
 			 "engine", cfs_meta_engine_name(meta), "usage", "used_bytes",
 			 (json_int_t)st.used_bytes, "available_bytes", (json_int_t)st.avail_bytes,
 			 "used_inodes", (json_int_t)st.used_inodes, "available_inodes",
-			 (json_int_t)st.avail_inodes, "sessions", sessions, "groups", groups,
+			 (json_int_t)st.avail_inodes, "sessions", sessions.list, "groups", groups,
 			 "backup", backup_of(setting), "replication", replication_of(meta));
 }
 

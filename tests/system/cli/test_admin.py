@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from admin import ask, junk, ls, make_tree, refused
-from cachefs import tool
+from cachefs import Clock, tool, wait_until
 from syscalls import read, write
 
 COMMANDS = "config fsck gc rmr restore clone compact summary quota destroy".split()
@@ -135,6 +135,22 @@ def test_destroy_looks_for_mounts_once_more(ws, volume):
     os.close(mine)
     mnt.umount()
     assert read(volume.mount() / "f") == b"kept"
+
+
+def test_destroy_after_a_clock_was_set(ws, volume):
+    """The session of a live mount looks expired: by the clock of one host, or, until its next heartbeat,
+    by that of a machine whose clock was set ahead a moment ago."""
+    clock = Clock(ws)
+    mnt = volume.mount("heartbeat=10", env=clock.env)
+    uuid = volume.setting()["UUID"]
+    write(mnt / "f", b"kept")
+    beats = 'meta_round_trips_total{op="session"}'
+    begun = mnt.stat(beats)
+    wait_until(lambda: mnt.stat(beats) > begun, 60, "a heartbeat")
+    clock.set(3600)
+    r = refused(ws, "destroy", volume.url, uuid, "--yes", says="active", env=clock.env)
+    assert "waiting for heartbeats" in r.stderr
+    assert read(mnt / "f") == b"kept"
 
 
 def test_destroy_that_cannot_keep_its_list(ws, volume):

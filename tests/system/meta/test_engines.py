@@ -4,6 +4,7 @@ on one database than on the others: a user who moves a volume meets it."""
 
 import calendar
 import fcntl
+import json
 import os
 import pathlib
 import re
@@ -99,6 +100,18 @@ def test_host_whose_clock_is_wrong(ws, database, shift):
     assert "clock" not in right.log() and abs(int(ahead[1]) + shift) <= 2  # whole seconds, of two clocks
     for f in held + locked:
         f.close()
+
+
+def test_commands_on_a_host_whose_clock_is_ahead(ws, database):
+    """Sessions of live mounts have not expired."""
+    volume = ws.volume(url=database.url)
+    mnt = volume.mount()
+    ahead = wrong_clock(ws, 86400)
+    status = json.loads(ws.run("cachefs", "status", "--json", volume.url, check=True, env=ahead).stdout)
+    assert [s["stale"] for s in status["sessions"]] == [False]
+    r = ws.run("cachefs", "destroy", "--yes", volume.url, status["setting"]["UUID"], env=ahead)
+    assert r.returncode == 2 and "1 sessions are active" in r.stderr, r.stderr
+    assert os.listdir(mnt) == []
 
 
 def test_trash_of_a_host_whose_clock_is_behind(ws, database):

@@ -212,6 +212,8 @@ struct cfs_vfs_open {
 	uint64_t fh;
 	/* The ctime is that of this mount's previous open: the kernel's cached pages are right. */
 	bool keep_cache;
+	/* The kernel's attributes may be older than the open: it has to ask again. */
+	bool attr_old;
 	bool cache_dir;	 /* the kernel may keep the listing; keep_cache: its listing is right */
 	bool direct_io;	 /* special files: their length is not known beforehand */
 	int32_t backing; /* the kernel reads from this file (cfs_vfs_backing); 0: from the mount */

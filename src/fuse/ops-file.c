@@ -17,6 +17,8 @@ static void apply_open(struct blocking *b)
 	int r;
 
 	r = cfs_vfs_open(c->vfs, &c->ctx, b->ino, b->open_flags, &o);
+	if (r == 0 && o.attr_old)
+		drop_inode(c->fuse, b->ino & ~CFS_VFS_OTHER_NODE, -1);
 	reply_open(c, r, &o);
 }
 

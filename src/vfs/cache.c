@@ -12,6 +12,7 @@ struct attr_entry {
 	cfs_ino_t ino;
 	uint64_t expire_ms;
 	struct cfs_attr attr;
+	bool unseen; /* no request of the kernel may have been answered with these */
 };
 
 struct attr_set {
@@ -126,13 +127,25 @@ static struct attr_entry *find_attr(struct attr_set *set, cfs_ino_t ino)
 	return NULL;
 }
 
+static bool same_content(const struct cfs_attr *a, const struct cfs_attr *b)
+{
+	return a->length == b->length && cfs_timespec_cmp(a->mtime, b->mtime) == 0 &&
+	       cfs_timespec_cmp(a->ctime, b->ctime) == 0;
+}
+
 static void store_attr(struct attr_set *set, cfs_ino_t ino, uint64_t expire_ms,
-		       const struct cfs_attr *attr)
+		       const struct cfs_attr *attr, bool unseen)
 {
 	struct attr_entry *e = find_attr(set, ino);
 
-	if (!e)
+	if (e) {
+		e->unseen |= !same_content(&e->attr, attr);
+		if (e->expire_ms > expire_ms) /* it is newer */
+			return;
+	} else {
 		e = &set->way[FIRST_TO_EXPIRE(set->way)];
+		e->unseen = unseen;
+	}
 	e->ino = ino;
 	e->expire_ms = expire_ms;
 	e->attr = *attr;
@@ -154,6 +167,7 @@ bool cache_get_attr(struct cache *c, cfs_ino_t ino, uint64_t now_ms, struct cfs_
 	if (hit) {
 		*ret = e->attr;
 		*ret_ms = (uint32_t)(e->expire_ms - now_ms);
+		e->unseen = false;
 	}
 	pthread_mutex_unlock(lock);
 	atomic_fetch_add_explicit(hit ? &c->stats.attr_hits : &c->stats.attr_misses, 1,
@@ -162,7 +176,7 @@ bool cache_get_attr(struct cache *c, cfs_ino_t ino, uint64_t now_ms, struct cfs_
 }
 
 void cache_put_attr(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t ino,
-		    const struct cfs_attr *attr)
+		    const struct cfs_attr *attr, bool unseen)
 {
 	pthread_mutex_t *lock;
 	struct attr_set *set = attr_set(c, ino, &lock);
@@ -171,8 +185,19 @@ void cache_put_attr(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t in
 		return;
 	pthread_mutex_lock(lock);
 	if (atomic_load_explicit(&set->changed, memory_order_relaxed) <= seq)
-		store_attr(set, ino, now_ms + c->attr_timeout_ms, attr);
+		store_attr(set, ino, now_ms + c->attr_timeout_ms, attr, unseen);
 	pthread_mutex_unlock(lock);
+}
+
+bool cache_kernel_may_differ(struct cache *c, cfs_ino_t ino, const struct cfs_attr *attr)
+{
+	pthread_mutex_t *lock;
+	struct attr_set *set = attr_set(c, ino, &lock);
+	struct attr_entry *e;
+	CFS_LOCK_GUARD(lock);
+
+	e = find_attr(set, ino);
+	return c->attr_timeout_ms && (!e || e->unseen || !same_content(&e->attr, attr));
 }
 
 void cache_changed(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t ino,
@@ -185,7 +210,7 @@ void cache_changed(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t ino
 
 	if (attr && c->attr_timeout_ms &&
 	    atomic_load_explicit(&set->changed, memory_order_relaxed) <= seq) {
-		store_attr(set, ino, now_ms + c->attr_timeout_ms, attr);
+		store_attr(set, ino, now_ms + c->attr_timeout_ms, attr, false);
 	} else {
 		e = find_attr(set, ino);
 		if (e)

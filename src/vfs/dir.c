@@ -382,6 +382,10 @@ static int deliver(struct cfs_vfs *v, struct dir *d, uint64_t index, uint64_t ag
 		entry.ino = e.ino;
 		entry.attr = p->attr;
 		entry.attr_ms = time_left(v->conf.attr_timeout_ms, age_ms);
+		/* For cache_kernel_may_differ(). */
+		if (p->type == CFS_TYPE_FILE)
+			cache_put_attr(&v->cache, d->part.seq, d->part.read_ms, p->ino, &p->attr,
+				       false);
 		if (p->type == CFS_TYPE_DIR)
 			entry.attr_ms = dircache_attr_limit(&v->dircache, p->ino, cfs_now_ms(),
 							    entry.attr_ms);

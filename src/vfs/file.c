@@ -247,9 +247,11 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 	free(answer.recs);
 	if (r == 0 && !writable(flags))
 		ahead_opened(v, ino, &answer.attr);
-	/* A stat of the open file must not see older attributes. */
-	if (r == 0)
+	/* A stat of the open file must not see older attributes, nor a read end at an older length. */
+	if (r == 0) {
+		ret->attr_old = cache_kernel_may_differ(&v->cache, ino, &answer.attr);
 		accept_attr(v, ino, answer.seq, answer.asked_ns, &answer.attr);
+	}
 	if (r < 0)
 		vnode_put(n);
 	return stale_if_gone(v, ino, r);

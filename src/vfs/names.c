@@ -48,7 +48,7 @@ static void overlay_and_cache(struct cfs_vfs *v, struct vnode *n, cfs_ino_t ino,
 	if (n)
 		vnode_overlay(n, attr, asked_ns);
 	if (may_use_cache(n))
-		cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, attr);
+		cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, attr, false);
 }
 
 bool accept_attr(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
@@ -608,7 +608,7 @@ int cfs_vfs_mknod(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs
 	if (e.attr.type == CFS_TYPE_DIR && !made)
 		newdirs_made(&v->newdirs, e.ino, in.parent, now_ms);
 	directory_changed(v, in.parent, seq, asked_ns, &dir);
-	cache_put_attr(&v->cache, seq, now_ms, e.ino, &e.attr);
+	cache_put_attr(&v->cache, seq, now_ms, e.ino, &e.attr, false);
 	cache_name_changed(&v->cache, seq, now_ms + ret->entry_ms, in.parent, in.name, in.name_len,
 			   ret->entry_ms ? e.ino : 0);
 	return 0;

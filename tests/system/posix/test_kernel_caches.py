@@ -100,6 +100,77 @@ def test_asking_for_the_creation_time_costs_nothing(volume):
     assert asked(mnt, lambda: subprocess.run(stat, check=True, stdout=subprocess.DEVNULL)) == 0
 
 
+# ---- attributes of files that are opened ----
+
+
+def lengths(path, flags):
+    """As fstat, a read to the end and a seek to the end tell it, of a file that is opened now."""
+    fd = os.open(path, flags)
+    try:
+        return os.fstat(fd).st_size, len(os.read(fd, 1 << 20)), os.lseek(fd, 0, os.SEEK_END)
+    finally:
+        os.close(fd)
+
+
+def grow(fd):
+    os.pwrite(fd, b"more", os.fstat(fd).st_size)
+
+
+def shrink(fd):
+    os.ftruncate(fd, os.fstat(fd).st_size - 10)
+
+
+def extend(fd):
+    os.ftruncate(fd, os.fstat(fd).st_size + 10)
+
+
+def copy(fd):
+    os.copy_file_range(fd, fd, 100, 0, os.fstat(fd).st_size)
+
+
+@pytest.mark.parametrize("how", [grow, shrink, extend, copy])
+def test_an_open_sees_the_length_that_another_mount_has_closed(volume, how):
+    """However long the kernel may keep attributes: a copy would end too early, and a record that is
+    written at the end would hide the last of the other mount."""
+    mnt, other = volume.mount(LONG), volume.mount()
+    names = ["named", "listed", "opened", "written", "held"]
+    for name in names:
+        (other / name).write_bytes(b"x" * 1000)
+    held = os.open(mnt / "held", os.O_RDWR)
+    os.pwrite(held, b"y", 0)
+    os.fsync(held)
+    for turn in range(3):
+        assert len([e.stat().st_size for e in os.scandir(mnt.path)]) == len(names)
+        for name in names:
+            if name != "listed":
+                os.stat(mnt / name)
+        assert len((mnt / "opened").read_bytes()) == os.stat(mnt / "opened").st_size
+        with open(mnt / "written", "r+b") as f:
+            f.write(b"z")
+        os.stat(mnt / "written")
+        for name in names:
+            fd = os.open(other / name, os.O_RDWR)
+            how(fd)
+            length = os.fstat(fd).st_size
+            os.close(fd)
+            assert lengths(mnt / name, (os.O_RDONLY, os.O_RDWR)[turn % 2]) == (length,) * 3, name
+    os.close(held)
+
+
+def test_an_open_of_an_unchanged_file_keeps_its_attributes(volume):
+    mnt = volume.mount(LONG)
+    (mnt / "f").write_bytes(b"x" * 1000)
+    lengths(mnt / "f", os.O_RDONLY)
+    os.stat(mnt / "f")
+
+    def work():
+        fd = os.open(mnt / "f", os.O_RDONLY)
+        os.fstat(fd)
+        os.close(fd)
+
+    assert asked(mnt, work) <= 3  # open, flush, release
+
+
 # ---- listings ----
 
 

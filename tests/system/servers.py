@@ -123,6 +123,7 @@ class Server:
         self.process = self.standby = None
         self.numbers = itertools.count(1)
         self.account = None
+        self.env = {}  # besides the usual
         if os.geteuid() == 0:
             self.account = next(u for u in self.users if self._exists(u))
             entry = pwd.getpwnam(self.account)
@@ -144,7 +145,7 @@ class Server:
         self.close()
 
     def _as_user(self):
-        kw = {"cwd": str(self.dir), "env": {"PATH": os.environ["PATH"], "HOME": str(self.dir)}}
+        kw = {"cwd": str(self.dir), "env": {"PATH": os.environ["PATH"], "HOME": str(self.dir), **self.env}}
         if self.account:
             gid = pwd.getpwnam(self.account).pw_gid
             kw.update(user=self.account, group=gid, extra_groups=[])

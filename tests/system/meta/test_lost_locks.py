@@ -278,12 +278,28 @@ def test_lock_whose_answer_is_lost(away):
         wait_until(lambda lock=lock: can_lock(other / "f", lock), 30, "the lock of the closed file")
 
 
+@each(["sqlite", "redis", "mysql"])
+def url_by(request, ws):
+    """Of a database on the machine of that clock."""
+
+    def url(clock):
+        if request.param == "sqlite":
+            return None
+        need_engine(request.param)
+        server = servers.Redis() if request.param == "redis" else servers.Mariadb()
+        server.env = clock.env
+        os.chmod(ws.dir, 0o711)  # another user reads the clock
+        return servers.started(ws, server).database().url
+
+    return url
+
+
 @pytest.mark.parametrize("how", ["set", "suspended"])
-def test_a_clock_that_jumps(ws, how):
+def test_a_clock_that_jumps(ws, url_by, how):
     """Two mounts of a machine whose clock is set ahead, or which was suspended. The one whose heartbeat comes first
     does not take the other for dead: what that one locks and holds open would be lost."""
-    volume = ws.volume(trash_days=0)
     clock = Clock(ws)
+    volume = ws.volume(url=url_by(clock), trash_days=0)
     env = {**clock.env, "CLOCK_SLEPT": "1"} if how == "suspended" else clock.env
     first, late = volume.mount("heartbeat=1", env=env), volume.mount("heartbeat=12", env=env)
     with open(late / "held", "wb+", buffering=0) as held, open(late / "lock", "wb") as locked:

@@ -15,6 +15,8 @@
  * therefore at least the time to the next heartbeat; the rest is for a slow database.
  */
 enum { LOOK_MS = 500, SLOW_MS = 4000, LONGEST_MS = 60000, NEVER_S = 86400 };
+/* A session that seems to have expired may be live: clocks were set since its last heartbeat. */
+enum { EXPIRED_MS = 12000 };
 
 struct reading {
 	struct heartbeats *b;
@@ -49,9 +51,10 @@ static int note(void *arg, const struct cfs_session *s)
 	struct reading *r = arg;
 	struct heartbeats *b = r->b;
 	int64_t left_s = s->expire_s - r->now_s;
+	uint64_t wait_ms = CFS_MIN((uint64_t)CFS_MAX(left_s, 0) * 250, LONGEST_MS);
 	struct heartbeat *v;
 
-	if (left_s < 0 || left_s > NEVER_S)
+	if (left_s > NEVER_S)
 		return 0;
 	if (CFS_ARRAY_ROOM(b->v, b->n, b->cap) < 0)
 		return -ENOMEM;
@@ -59,7 +62,8 @@ static int note(void *arg, const struct cfs_session *s)
 	*v = (struct heartbeat){
 		.sid = s->sid,
 		.expire_s = s->expire_s,
-		.deadline = cfs_deadline_in(CFS_MIN((uint64_t)left_s * 250, LONGEST_MS) + SLOW_MS),
+		.expired = left_s < 0,
+		.deadline = cfs_deadline_in((left_s < 0 ? EXPIRED_MS : wait_ms) + SLOW_MS),
 		.who = describe(s->info),
 	};
 	if (!v->who)
@@ -82,13 +86,15 @@ int heartbeats_read(struct admin *a, struct heartbeats *ret)
 	return rc < 0 ? rc : 0;
 }
 
-static bool is_silent(const struct heartbeat *b, const struct heartbeats *now)
+static bool is_silent(struct heartbeat *b, const struct heartbeats *now)
 {
 	size_t i;
 
 	for (i = 0; i < now->n; i++) {
-		if (now->v[i].sid == b->sid)
-			return now->v[i].expire_s == b->expire_s;
+		if (now->v[i].sid != b->sid)
+			continue;
+		b->expired = now->v[i].expired;
+		return now->v[i].expire_s == b->expire_s;
 	}
 	return false;
 }
@@ -111,6 +117,19 @@ static bool look(struct heartbeats *b, const struct heartbeats *now)
 	return waiting;
 }
 
+static void drop_expired(struct heartbeats *b)
+{
+	size_t i, n = 0;
+
+	for (i = 0; i < b->n; i++) {
+		if (b->v[i].expired)
+			free(b->v[i].who);
+		else
+			b->v[n++] = b->v[i];
+	}
+	b->n = n;
+}
+
 int heartbeats_wait(struct admin *a, struct heartbeats *b)
 {
 	bool waiting = b->n > 0;
@@ -125,5 +144,6 @@ int heartbeats_wait(struct admin *a, struct heartbeats *b)
 		if (waiting)
 			poll(NULL, 0, LOOK_MS);
 	}
+	drop_expired(b);
 	return r;
 }

@@ -12,6 +12,7 @@
 struct heartbeat {
 	uint64_t sid;
 	int64_t expire_s;	 /* of the database's clock */
+	bool expired;		 /* by the clock of the latest reading */
 	cfs_deadline_t deadline; /* a live one has moved it by then */
 	char *who;		 /* "HOST:MOUNT-POINT, process N" */
 };
@@ -21,9 +22,9 @@ struct heartbeats {
 	size_t n, cap;
 };
 
-/* Reads sessions that have not expired, except those that never do (heartbeat=0). */
+/* Reads sessions, except those that never expire (heartbeat=0). */
 int heartbeats_read(struct admin *a, struct heartbeats *ret);
-/* Waits for a heartbeat of each session. Sessions without one in time are left in *b. */
+/* Waits for a heartbeat of each session. Those without one in time, unexpired, are left in *b. */
 int heartbeats_wait(struct admin *a, struct heartbeats *b);
 void heartbeats_free(struct heartbeats *b);
 

@@ -17,7 +17,7 @@ import pytest
 import cachefs_check
 import servers
 from admin import ask, gc
-from cachefs import Volume, need_engine, tool, wait_until
+from cachefs import Clock, Volume, need_engine, tool, wait_until
 from syscalls import data, write
 from test_concurrency import ENGINES, engine_volume, judge
 
@@ -208,10 +208,9 @@ def quota_of(vol, ino):
     return vol.sql("SELECT used_space,used_inodes FROM jfs_dir_quota WHERE inode=?", ino)[0]
 
 
-@pytest.mark.deadline(200)
-def test_mount_that_is_stopped_is_not_damage(ws, volume):
-    """A stopped mount counts its pending changes when it goes on: a repair would count them twice."""
-    mnt = volume.mount("heartbeat=8")
+def stopped(ws, volume, env=None):
+    """A mount that has counted files below a quota, and has not written that."""
+    mnt = volume.mount("heartbeat=8", env=env)
     os.mkdir(mnt / "d")
     d = os.stat(mnt / "d").st_ino
     ask(ws, "quota", "set", volume.url, "--path", "/d", "--inodes", "100000")
@@ -221,10 +220,15 @@ def test_mount_that_is_stopped_is_not_damage(ws, volume):
         write(mnt / "d" / str(i), data(5000))
         os.kill(mnt.pid(), signal.SIGSTOP)
         if quota_of(volume, d)[1] != i + 1:
-            break
+            return mnt
         os.kill(mnt.pid(), signal.SIGCONT)
-    else:
-        pytest.fail("the quota is written at once")
+    pytest.fail("the quota is written at once")
+
+
+@pytest.mark.deadline(200)
+def test_mount_that_is_stopped_is_not_damage(ws, volume):
+    """A stopped mount counts its pending changes when it goes on: a repair would count them twice."""
+    mnt = stopped(ws, volume)
     try:
         r = ws.run("cachefs", "fsck", "--repair", "--json", volume.url, timeout=120)
     finally:
@@ -232,6 +236,21 @@ def test_mount_that_is_stopped_is_not_damage(ws, volume):
     report = json.loads(r.stdout)
     assert report["found"] == 0 and report["not_judged"] > 0, report
     assert "sends no heartbeat" in r.stderr and str(mnt.path) in r.stderr, r.stderr
+    judge(volume, [mnt])
+    assert ask(ws, "fsck", volume.url)["found"] == 0
+
+
+@pytest.mark.deadline(200)
+def test_live_mount_after_a_clock_was_set_ahead(ws, volume):
+    """Its session looks expired until its next heartbeat, and it has something to count."""
+    clock = Clock(ws)
+    mnt = stopped(ws, volume, clock.env)
+    clock.set(3600)
+    argv = ["env", *("%s=%s" % e for e in clock.env.items()), tool("cachefs"), "fsck", "--repair", "--json", volume.url]
+    p = ws.popen(argv, stdout=subprocess.PIPE, text=True)
+    time.sleep(7)  # it has measured twice by then; the next heartbeat is not far
+    os.kill(mnt.pid(), signal.SIGCONT)
+    assert json.loads(p.communicate(timeout=120)[0])["found"] == 0
     judge(volume, [mnt])
     assert ask(ws, "fsck", volume.url)["found"] == 0
 

@@ -520,6 +520,7 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
 	struct cfs_attr attr;
 	struct cfs_file *file;
+	uint32_t err_seq;
 	struct vnode *n;
 	int r = 0;
 
@@ -537,9 +538,13 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	file = vnode_file(n);
 	/* Data was written through a mapping after the close, or the close failed to store it. */
 	if (writable(h->flags) && cfs_file_dirty(file)) {
+		err_seq = cfs_file_err_seq(file);
 		r = commit_at_close(v, h, ctx);
-		/* A dirty file is tried again. Data of an unlinked file does not count. */
-		if (r < 0 && !cfs_file_dirty(file) &&
+		/*
+		 * A dirty file is tried again. An older error is returned although the bytes
+		 * are stored since. Data of an unlinked file does not count.
+		 */
+		if (r < 0 && !cfs_file_dirty(file) && cfs_file_err_seq(file) != err_seq &&
 		    cfs_meta_getattr(v->conf.meta, ctx, n->node.key, &attr) != -ENOENT)
 			cfs_err("data could not be stored after its file was closed, it is lost: "
 				"inode=%llu error=%s",

@@ -9,6 +9,8 @@ struct cache_dir;
 struct cache_dirs;
 
 struct cache_dirs *cfs_disk_dirs(struct cfs_disk *d);
+/* Evicts cached blocks for `need` bytes that will be staged, as far as there are any. */
+void cfs_disk_evict_for_staged(struct cfs_disk *d, struct cache_dir *dir, uint64_t need);
 /*
  * The cache asks where a block is staged, so that it is read from there; NULL: it is not. Set it
  * before the first read. staged_dir NULL: no more.

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/task.h"
 #include "disk-internal.h"
 #include "disk-staged.h"
 #include "whole.h"
@@ -16,6 +17,7 @@
 #define TICK_MS	      5000
 #define RETRY_MS      30000
 #define STALL_MS      10000
+#define CLOSE_MS      1000
 #define PENDING_PARTS 4
 #define MODE	      0600
 
@@ -246,6 +248,25 @@ void cfs_disk_set_staged(struct cfs_disk *d, cfs_disk_staged_fn staged_dir, void
 {
 	d->stage = stage;
 	d->staged_dir = staged_dir;
+}
+
+static ssize_t run_nothing(struct cfs_task *task)
+{
+	return 0;
+}
+
+/* A file that was open has its space until the closer has closed it. */
+void cfs_disk_evict_for_staged(struct cfs_disk *d, struct cache_dir *cd, uint64_t need)
+{
+	struct cfs_task *closed = cfs_task_new(sizeof(*closed), run_nothing, NULL);
+	struct disk_dir *dir = part_of(d, cd);
+	ssize_t ignored;
+
+	cfs_disk_keep_free(dir, need);
+	if (!closed)
+		return;
+	cfs_task_wait(closed, dir->closer, cfs_deadline_in(CLOSE_MS), &ignored);
+	cfs_task_end(closed);
 }
 
 void cfs_disk_adopt(struct cfs_disk *d, struct cache_dir *cd, const struct cfs_block *b)

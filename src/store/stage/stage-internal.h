@@ -104,10 +104,12 @@ struct cfs_stage {
 	LIST_HEAD(, stage_write) writes;   /* these, and abandoned ones */
 	uint64_t n_damaged;
 	uint64_t uploading_bytes, uploading_max;
-	unsigned n_busy;    /* uploaders */
-	bool failing;	    /* the last upload failed: only one uploader tries */
-	bool taking_memory; /* an uploader is waiting for pages; only one at a time does */
-	bool rescan;	    /* a scan found more blocks than the table has room for */
+	unsigned n_busy;	   /* uploaders */
+	bool failing;		   /* the last upload failed: only one uploader tries */
+	bool told;		   /* the log says that uploads fail */
+	cfs_deadline_t full_quiet; /* until then no line about the lack of room */
+	bool taking_memory;	   /* an uploader is waiting for pages; only one at a time does */
+	bool rescan;		   /* a scan found more blocks than the table has room for */
 	enum cfs_stage_mode mode;
 	struct stage_uploader *uploaders;
 

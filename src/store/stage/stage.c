@@ -22,7 +22,10 @@
 /* Uploads may hold that fraction (1/n) of the pool. */
 #define POOL_PARTS 4
 /* Staging leaves that fraction (1/n) of the space free that the cache leaves free. */
-#define FREE_PARTS 2
+#define FREE_PARTS  2
+#define SPACE_TRIES 3
+/* A line that there is no room is not repeated before. */
+#define FULL_QUIET_MS 600000
 
 /* ---- the table; called with the lock held ---- */
 
@@ -100,44 +103,76 @@ static bool add_entry(struct cfs_stage *st, struct staged *e, bool oldest)
 
 /* ---- staging ---- */
 
-/* False: there is no room, or an abandoned write of the same block still runs. */
-static bool reserve(struct cfs_stage *st, struct stage_write *w)
+/* Not for each block: writers that are faster than uploads are at the limit all the time. */
+static void log_full(struct cfs_stage *st, const struct cache_dir *dir)
+{
+	uint64_t n, bytes;
+	bool told;
+
+	pthread_mutex_lock(&st->lock);
+	told = !cfs_deadline_passed(st->full_quiet);
+	if (!told)
+		st->full_quiet = cfs_deadline_in(FULL_QUIET_MS);
+	n = st->n;
+	bytes = st->bytes;
+	pthread_mutex_unlock(&st->lock);
+	if (!told)
+		cfs_warn("no room to stage more blocks, they are uploaded at once until there is; "
+			 "staged so far: dir=%s blocks=%llu bytes=%llu",
+			 dir->base, (unsigned long long)n, (unsigned long long)bytes);
+}
+
+/* -EDQUOT: there is no room; -EBUSY: an abandoned write of the same block still runs. */
+static int reserve(struct cfs_stage *st, struct stage_write *w)
 {
 	const struct stage_write *other;
 	CFS_LOCK_GUARD(&st->lock);
 
 	if (st->n + st->n_damaged + st->pending_n >= CFS_STAGE_BLOCKS_MAX ||
 	    (st->conf.size && st->bytes + st->pending_bytes + w->id.len > st->conf.size))
-		return false;
+		return -EDQUOT;
 	LIST_FOREACH(other, &st->writes, link)
 	{
 		if (other->id.slice == w->id.slice && other->id.index == w->id.index)
-			return false;
+			return -EBUSY;
 	}
 	st->pending_n++;
 	st->pending_bytes += w->id.len;
 	LIST_INSERT_HEAD(&st->writes, w, link);
 	w->listed = true;
-	return true;
+	return 0;
+}
+
+static bool has_room(const struct stage_write *w)
+{
+	struct cfs_stage *st = w->stage;
+	double ratio = st->conf.free_ratio / FREE_PARTS;
+
+	if (cfs_stage_disk_has_room(w->dir, ratio, w->id.len))
+		return true;
+	cfs_disk_evict_for_staged(st->disk, w->dir, w->id.len);
+	return cfs_stage_disk_has_room(w->dir, ratio, w->id.len);
 }
 
 static ssize_t run_write(struct cfs_task *task)
 {
 	struct stage_write *w = (struct stage_write *)task;
 	struct cfs_stage *st = w->stage;
-	int r;
+	int tries, r = -ENOSPC;
 
 	/* A block in a directory that was moved away would be lost with this process. */
 	cfs_cachedir_check_root(w->dir);
 	if (atomic_load(&w->dir->state) != DIR_OK)
 		return -EAGAIN;
-	/* Lack of space for staging is not a disk fault: the disk still takes cached blocks. */
-	if (!cfs_stage_disk_has_room(w->dir, st->conf.free_ratio / FREE_PARTS, w->id.len))
-		return -EAGAIN;
 	cfs_cachedir_await(w->dir, &w->id);
-	r = cfs_stage_file_write(st, w->dir, &w->id, &w->data);
+	/* Blocks that are written at the same time may leave each other no space. */
+	for (tries = 0; tries < SPACE_TRIES && r == -ENOSPC; tries++)
+		r = has_room(w) ? cfs_stage_file_write(st, w->dir, &w->id, &w->data) : -EAGAIN;
 	cfs_activity_wait_end();
 	w->written = r == 0;
+	/* Lack of space for staging is not a disk fault: the disk still takes cached blocks. */
+	if (r == -EAGAIN)
+		log_full(st, w->dir);
 	return r;
 }
 
@@ -170,8 +205,10 @@ static int new_write(struct cfs_stage *st, struct cache_dir *dir, const struct c
 	w->id = *b;
 	cfs_segs_init(&w->data);
 	r = cfs_segs_slice(&w->data, data, 0, data->len);
-	if (r == 0 && !reserve(st, w))
-		r = -EDQUOT;
+	if (r == 0)
+		r = reserve(st, w);
+	if (r == -EDQUOT)
+		log_full(st, dir);
 	if (r < 0) {
 		cfs_task_end(&w->task);
 		return r;
@@ -572,11 +609,30 @@ void cfs_stage_set_mode(struct cfs_store *s, enum cfs_stage_mode mode)
 	pthread_mutex_unlock(&st->lock);
 }
 
+static void log_left(struct cfs_stage *st, const struct cache_dir *dir)
+{
+	unsigned long long n = 0, bytes = 0;
+	const struct staged *e;
+
+	pthread_mutex_lock(&st->lock);
+	TAILQ_FOREACH(e, &st->list, by_age)
+	{
+		n += e->dir == dir;
+		bytes += e->dir == dir ? e->id.len : 0;
+	}
+	pthread_mutex_unlock(&st->lock);
+	if (n > 0)
+		cfs_warn("staged blocks are left for the next mount with this cache-dir: dir=%s "
+			 "blocks=%llu bytes=%llu",
+			 dir->base, n, bytes);
+}
+
 uint64_t cfs_stage_drain(struct cfs_store *s, uint64_t idle_timeout_ms)
 {
 	struct cfs_stage *st = s->stage;
 	cfs_deadline_t give_up = cfs_deadline_in(idle_timeout_ms);
-	uint64_t left, seen, bytes;
+	uint64_t left, seen;
+	unsigned i;
 
 	if (!st || st->conf.read_only)
 		return 0;
@@ -593,11 +649,8 @@ uint64_t cfs_stage_drain(struct cfs_store *s, uint64_t idle_timeout_ms)
 	}
 	st->mode = CFS_STAGE_LEAVE;
 	left = st->n;
-	bytes = st->bytes;
 	pthread_mutex_unlock(&st->lock);
-	if (left > 0)
-		cfs_warn("staged blocks are left for the next mount with this cache-dir: "
-			 "blocks=%llu bytes=%llu",
-			 (unsigned long long)left, (unsigned long long)bytes);
+	for (i = 0; i < st->dirs->n; i++)
+		log_left(st, &st->dirs->v[i]);
 	return left;
 }

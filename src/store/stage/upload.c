@@ -2,8 +2,8 @@
 /*
  * Uploads of staged blocks, oldest first.
  *
- * A failed upload is retried for as long as the block exists, with growing pauses, and logged
- * once per block. While uploads fail, only one uploader tries.
+ * A failed upload is retried for as long as the block exists, with growing pauses. While uploads
+ * fail, only one uploader tries, and the log names only one block.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -129,8 +129,8 @@ static void uploaded(struct cfs_stage *st, struct staged *e)
 
 	pthread_mutex_lock(&st->lock);
 	dropped = e->dropped;
-	recovered = st->failing;
-	st->failing = false;
+	recovered = st->told;
+	st->failing = st->told = false;
 	pthread_mutex_unlock(&st->lock);
 	atomic_fetch_add(&st->stat.uploads, 1);
 	if (recovered)
@@ -178,13 +178,13 @@ static bool is_gone(struct cfs_stage *st, const struct staged *e)
 	return r == 0 || r == -ENOENT;
 }
 
-static void log_failure(struct cfs_stage *st, const struct staged *e, int err, const char *cause)
+static void log_failure(struct cfs_stage *st, const struct cfs_block *b, int err, const char *cause)
 {
 	char key[CFS_BLOCK_KEY_MAX];
 
-	cfs_store_block_key(st->store, &e->id, key);
-	cfs_warn("staged block cannot be uploaded, tried again until it is: key=%s error=%s "
-		 "cause=%s",
+	cfs_store_block_key(st->store, b, key);
+	cfs_warn("staged block cannot be uploaded, tried again until it is, and so are others: "
+		 "key=%s error=%s cause=%s",
 		 key, cfs_errname(err), cause);
 }
 
@@ -195,21 +195,21 @@ static void not_uploaded(struct cfs_stage *st, struct staged *e, int err, bool l
 	uint64_t pause_ms = CFS_MIN((uint64_t)RETRY_MIN_MS << CFS_MIN(e->tries, 10u), RETRY_MAX_MS);
 	struct cache_dir *dir = e->dir;
 	struct cfs_block b = e->id;
-	bool gone = local && err == -ENOENT && is_gone(st, e), dropped;
+	bool gone = local && err == -ENOENT && is_gone(st, e), dropped, tell;
 
 	if (local && err == -EBADMSG) {
 		log_damaged(e);
 	} else if (local && err != -ENOENT && err != -ETIMEDOUT && err != -ENOMEM) {
 		cfs_cachedir_fault(dir, "read staged block", err, false);
 	}
-	if (!gone && e->tries == 0 && err != -EBADMSG && err != -ENOMEM &&
-	    !(local && err == -ETIMEDOUT))
-		log_failure(st, e, err, cause);
 	if (!local)
 		atomic_fetch_add(&st->stat.upload_errors, 1);
 	pthread_mutex_lock(&st->lock);
 	dropped = e->dropped;
+	tell = !gone && e->tries == 0 && err != -EBADMSG && err != -ENOMEM &&
+	       (local ? err != -ETIMEDOUT : !st->told);
 	st->failing = st->failing || !local;
+	st->told = st->told || (tell && !local);
 	e->state = STAGED_WAITING;
 	e->retry_at = cfs_deadline_in(pause_ms + cfs_random_u64() % RETRY_MIN_MS);
 	e->tries = (uint16_t)CFS_MIN(e->tries + 1u, UINT16_MAX);
@@ -218,6 +218,8 @@ static void not_uploaded(struct cfs_stage *st, struct staged *e, int err, bool l
 	else if (local && err == -EBADMSG)
 		cfs_stage_list_damaged(st, e);
 	pthread_mutex_unlock(&st->lock);
+	if (tell)
+		log_failure(st, &b, err, cause);
 	if (dropped && !gone) {
 		cfs_disk_forget_staged(st->disk, dir, &b);
 		remove_object(st, &b); /* a put that has failed may have stored it after all */

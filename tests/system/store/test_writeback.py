@@ -16,6 +16,7 @@ import tarfile
 import threading
 import time
 
+import proxy
 import pytest
 
 import test_crash
@@ -143,6 +144,7 @@ def test_cap(world):
     mnt = world.mount("writeback,upload-delay=1h,stage-size=9M")
     content = data(30_000_000)
     write(mnt / "f", content, sync=True)
+    assert mnt.log().count("no room to stage more blocks") == 1
     assert mnt.stat("staging_bytes") <= 9 << 20
     assert mnt.stat("staging_bypassed_total") >= 4
     assert len(world.vol.objects()) >= 4
@@ -195,6 +197,47 @@ def test_little_free_space(world):
         mnt.umount()
     finally:
         subprocess.run(["umount", "-l", world.cache])
+
+
+def test_cached_blocks_make_room(world):
+    """The bucket is away, and the disk is full of what was read: that leaves before a write has to fail."""
+    world.cache.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", world.cache], check=True)
+    try:
+        write(world.elsewhere() / "old", data(48_000_000, 1))
+        mnt = world.mount("writeback,io-timeout=20,free-space-ratio=0")
+        mnt.allow(FAILS + "|not cached|takes no more blocks")
+        assert read(mnt / "old") == data(48_000_000, 1)
+        wait_until(lambda: mnt.stat("disk_cache_evictions_total") >= 1, 20, "a full disk")
+        world.via.add(method="PUT", refuse=True)
+        content = data(12_000_000)
+        write(mnt / "new", content, sync=True)
+        assert read(mnt / "new") == content
+        world.via.clear()
+        uploaded(mnt)
+        mnt.umount()
+        assert read(world.elsewhere() / "new") == content
+    finally:
+        subprocess.run(["umount", "-l", world.cache])
+
+
+def test_many_refusals(world):
+    """Each upload is refused at once, as with a key that is no longer valid. The log does not have a line for
+    each of the blocks."""
+    mnt = world.mount()
+    mnt.allow(FAILS)
+    fault = world.via.add(method="PUT", status=403, body=proxy.xml_error("AccessDenied", "Access denied."))
+    for i in range(20):
+        write(mnt / ("f%d" % i), data(1000, i), sync=True)
+    wait_until(lambda: fault.hits > 25, 60, "a second try")
+    lines = [x for x in mnt.log().splitlines() if "cannot be uploaded" in x]
+    assert len(lines) == 1 and "AccessDenied" in lines[0]
+    world.via.clear()
+    uploaded(mnt)
+    assert mnt.log().count("uploaded again") == 1
+    other = world.elsewhere()
+    for i in range(20):
+        assert read(other / ("f%d" % i)) == data(1000, i)
 
 
 def test_directory_that_is_moved_away(world):
@@ -268,6 +311,7 @@ def test_no_flush(world):
     content = data(5_000_000)
     write(mnt / "f", content, sync=True)
     mnt.umount(["cachefs", "umount", "--no-flush", mnt.path])
+    assert "cache-dir: dir=%s blocks=2 bytes=5000000" % world.cache in mnt.log()
     assert not world.vol.objects() and len(world.staged()) == 2
     ro = world.mount("ro")
     assert read(ro / "f") == content
@@ -578,6 +622,22 @@ def test_error_reaches_every_handle_and_data_stays(world):
     os.fsync(b)
     os.close(a)
     os.close(b)
+    assert read(mnt.remount() / "f") == content
+
+
+def test_bytes_that_are_stored_after_a_failed_close_are_not_called_lost(world):
+    """An operator who reads that line restores a file from a backup that is older than the file."""
+    mnt = world.mount("io-timeout=10,put-timeout=1")
+    mnt.allow(FAILS + "|stays? in memory")
+    content = data(100_000)
+    world.via.add(method="PUT", refuse=True)
+    with pytest.raises(OSError) as e:
+        write(mnt / "f", content, sync=True)  # fsync fails, and then close, when the block's time is over
+    assert e.value.errno == errno.EIO
+    world.via.clear()
+    wait_until(lambda: mnt.stat("open_inodes") == 0, 30, "the end of the handle")
+    assert mnt.stat("data_dirty_bytes") == 0
+    assert " lost" not in mnt.log()
     assert read(mnt.remount() / "f") == content
 
 

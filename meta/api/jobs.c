@@ -28,6 +28,7 @@ enum {
 	CHANGELOG_S = 300 * 9 / 10,
 	BUDGET_MS = 50 * 60 * 1000,
 	LEFT_BEHIND_S = 3600,
+	QUIET_MS = 60 * 1000,
 	STOP_GRACE_MS = 3000,
 	CLONE_LIFE_S = 24 * 3600,
 };
@@ -48,6 +49,7 @@ struct cfs_jobs {
 	_Atomic bool stopping;	  /* no more work is accepted, and hourly jobs end */
 	_Atomic uint64_t stop_at; /* deadline of the work that is queued then */
 	_Atomic bool overflowed;  /* the queue had no room for some deleted files */
+	_Atomic uint64_t told_ms; /* when the log last had a deletion that failed */
 
 	/* Protects what follows; held for memory accesses only. */
 	pthread_mutex_t lock;
@@ -89,6 +91,15 @@ bool cfs_jobs_cut_short(struct cfs_meta *m)
 	       cfs_deadline_passed(atomic_load(&m->jobs->stop_at));
 }
 
+/* Where one deletion fails, all do: a full disk, an object store that refuses. */
+bool cfs_jobs_may_log(struct cfs_meta *m)
+{
+	uint64_t now = cfs_now_ms(), last = atomic_load(&m->jobs->told_ms);
+
+	return (!last || now - last >= QUIET_MS) &&
+	       atomic_compare_exchange_strong(&m->jobs->told_ms, &last, now);
+}
+
 /* Removes the rows of a deleted file. Adds its slices to *dead, and releases these when many. */
 static int delete_rows(struct cfs_meta *m, cfs_ino_t ino, struct cfs_release *dead)
 {
@@ -120,9 +131,10 @@ static size_t delete_batch(struct cfs_meta *m, struct deletion *v, size_t n,
 			v[done++] = v[i];
 		if (rc < 0) {
 			*ret_error = rc;
-			cfs_warn("cannot remove deleted data, the hourly job tries again: "
-				 "inode=%llu error=%s",
-				 (unsigned long long)v[i].id, cfs_errname(rc));
+			if (cfs_jobs_may_log(m))
+				cfs_warn("cannot remove deleted data, the hourly job tries again: "
+					 "inode=%llu error=%s",
+					 (unsigned long long)v[i].id, cfs_errname(rc));
 		}
 	}
 	cfs_release_slices(m, dead, true);

@@ -24,5 +24,7 @@ void cfs_jobs_delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length);
 void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size, bool committed);
 /* True when the mount ends and no time is left for deletions. */
 bool cfs_jobs_cut_short(struct cfs_meta *m);
+/* True at most once a minute: the log may have a deletion that failed. */
+bool cfs_jobs_may_log(struct cfs_meta *m);
 
 #endif

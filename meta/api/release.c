@@ -56,7 +56,7 @@ static int release_slice(struct cfs_meta *m, const struct cfs_dead_slice *s)
 		ctx = cfs_ctx_internal(m->conf.timeout_ms);
 		rc = m->eng->ops->drop_slice(m->eng, &ctx, s->id, s->size);
 	}
-	if (rc && rc != -EAGAIN)
+	if (rc && rc != -EAGAIN && cfs_jobs_may_log(m))
 		cfs_warn("cannot remove the objects of a slice, trying again within the hour: "
 			 "slice=%llu error=%s",
 			 (unsigned long long)s->id, cfs_errname(rc));
@@ -72,7 +72,7 @@ size_t cfs_release_slices(struct cfs_meta *m, struct cfs_release *r, bool commit
 		r->n = 0;
 	if (r->n && committed && !cfs_jobs_cut_short(m))
 		rc = cfs_meta_settle(m);
-	if (rc)
+	if (rc && cfs_jobs_may_log(m))
 		cfs_warn("cannot make changes durable, what they deleted stays until the hourly "
 			 "job: slices=%zu error=%s",
 			 r->n, cfs_errname(rc));

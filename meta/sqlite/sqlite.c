@@ -31,6 +31,13 @@ static struct sqlite_conn *conn(struct sql_conn *c)
 
 /* ---- results ---- */
 
+static const char *file_of(sqlite3 *handle)
+{
+	const char *file = handle ? sqlite3_db_filename(handle, "main") : NULL;
+
+	return file && *file ? file : "-";
+}
+
 int sqlite_error(sqlite3 *handle, int rc, const char *statement)
 {
 	switch (rc & 0xff) {
@@ -47,7 +54,8 @@ int sqlite_error(sqlite3 *handle, int rc, const char *statement)
 			return -EEXIST;
 		break;
 	}
-	cfs_err("sqlite: statement=%s code=%d error=%s", statement ? statement : "-", rc,
+	cfs_err("sqlite: file=%s statement=%s code=%d error=%s", file_of(handle),
+		statement ? statement : "-", rc,
 		handle ? sqlite3_errmsg(handle) : sqlite3_errstr(rc));
 	switch (rc & 0xff) {
 	case SQLITE_NOMEM:

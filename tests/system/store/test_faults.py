@@ -477,6 +477,51 @@ def test_a_full_metadata_disk_can_be_emptied(ws):
     assert not found, found[:20]
 
 
+def test_a_metadata_disk_without_any_space(ws):
+    """Programs go on trying. Each gets ENOSPC, the log names the file, and all works when there is space."""
+    where = ws.path("metadisk")
+    where.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "cachefs-test", str(where)], check=True)
+    vol = ws.volume(format=False)
+    vol.db = where / "vol.db"
+    vol.url = "sqlite3://%s" % vol.db
+    vol.format()
+
+    def clean():
+        vol.check_options = None
+        subprocess.run(["umount", "-l", str(where)], check=True)
+
+    ws.cleanups.append(clean)
+    mnt = vol.mount("io-timeout=2,meta-timeout=2", expect=r"disk is full|ENOSPC")
+    for i in range(50):
+        write(mnt / ("f%d" % i), b"x" * 5000)
+    with open(where / "hog", "wb", buffering=0) as f, fails("ENOSPC"):
+        while True:
+            f.write(bytes(1 << 16))
+    names, failed = ["f%d" % i for i in range(50)], 0
+    for i in range(20_000):
+        name, other = names[i % 50], "g%d-%s" % (i, "x" * 200)
+        try:
+            os.rename(mnt / name, mnt / other)
+            names[i % 50] = other
+        except OSError as e:
+            assert e.errno == errno.ENOSPC
+            failed += 1
+            if failed == 30:
+                break
+    assert failed == 30
+    lines = [x for x in mnt.log().splitlines() if "disk is full" in x]
+    assert 1 <= len(lines) <= 3 and all("file=%s" % vol.db in x for x in lines), lines
+    (where / "hog").unlink()
+    wait_until(lambda: try_mkdir(mnt / "d"), 30, "the mount to take names again")
+    assert sorted(os.listdir(mnt)) == sorted(names + ["d"])
+    for name in names:
+        assert read(mnt / name) == b"x" * 5000
+    mnt.umount()
+    found, _ = cachefs_check.check(vol.url, str(vol.bucket), cachefs_check.Options(unmounted=True))
+    assert not found, found[:20]
+
+
 def test_volume_that_vanishes_under_a_mount(ws, volume):
     """Reformatted or deleted while mounted: the mount ends or fails, it does not write into the new one."""
     mnt = volume.mount("heartbeat=1", expect=r".")

@@ -240,6 +240,22 @@ def test_many_refusals(world):
         assert read(other / ("f%d" % i)) == data(1000, i)
 
 
+def test_deletions_that_are_refused(world):
+    """A key that may not delete, and programs that remove many files: the log is still readable."""
+    mnt = world.mount("")
+    mnt.allow(FAILS)
+    for i in range(20):
+        write(mnt / ("f%d" % i), data(1000, i))
+    forbidden = proxy.xml_error("AccessDenied", "Access denied.")
+    fault = world.via.add(method="DELETE|POST", status=403, body=forbidden)
+    for i in range(20):
+        os.unlink(mnt / ("f%d" % i))
+    wait_until(lambda: fault.hits >= 10, 60, "the deletions")
+    mnt.umount()
+    assert mnt.log().count("cannot remove the objects") == 1
+    world.vol.check_options = None  # the objects are left to the hourly job
+
+
 def test_directory_that_is_moved_away(world):
     """Blocks that are written afterwards are in the bucket, where the next mount finds them. Those that
     were staged before are uploaded from where they are."""

@@ -99,6 +99,20 @@ static void list_backups(const struct backup_list *list, bool json)
 		admin_print_json(all);
 }
 
+/* Without it an older one would be restored in silence: this host's clock may be behind. */
+static void tell_passed_over(const struct backup_list *list, const struct backup *latest)
+{
+	const struct backup *newest = list->n ? &list->v[list->n - 1] : NULL;
+	char name[BACKUP_NAME_LEN + 1];
+
+	if (newest == latest)
+		return;
+	backup_name(newest->when_s, name);
+	cmd_error("note: backups up to %s are passed over, they are ahead of this host's clock: is "
+		  "it right?",
+		  name);
+}
+
 static int open_backup(struct load *l, struct cfs_object_store *o, const char *volume,
 		       const char *wanted, const struct backup_list *list)
 {
@@ -107,6 +121,8 @@ static int open_backup(struct load *l, struct cfs_object_store *o, const char *v
 	int64_t when_s;
 	int fd, r;
 
+	if (!strcmp(wanted, "latest"))
+		tell_passed_over(list, latest);
 	if (!strcmp(wanted, "latest") ? !latest : !backup_time(wanted, &when_s)) {
 		snprintf(l->err, sizeof(l->err), "there is no backup %.64s of volume %.64s", wanted,
 			 volume);

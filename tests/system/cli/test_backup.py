@@ -299,6 +299,21 @@ def test_clock_that_jumps(ws):
     mnt.umount()
 
 
+def test_latest_backup_by_a_clock_that_is_behind(ws, empty):
+    """An older one is not restored in silence."""
+    vol = ws.volume()
+    ws.run("cachefs", "dump", "--to-bucket", vol.url, check=True)
+    (newest,) = backups(vol)
+    behind = wrong_clock(ws, -2 * DAY)
+    r = refused(ws, "load", *where(vol), empty(), "latest", says="there is no backup", env=behind)
+    assert newest in r.stderr and "clock" in r.stderr
+    put_old(vol, 3 * DAY)
+    r = refused(ws, "load", *where(vol), empty(), "latest", says="not compressed JSON", env=behind)
+    assert newest in r.stderr and "clock" in r.stderr
+    r = ws.run("cachefs", "load", *where(vol), empty(), "latest", check=True)
+    assert "clock" not in r.stderr
+
+
 # -- faults
 
 

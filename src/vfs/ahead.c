@@ -92,7 +92,7 @@ static void cache_answers(struct cfs_vfs *v, const struct walk_batch *b, uint64_
 			vnode_put(n);
 			continue;
 		}
-		cache_put_attr(&v->cache, seq, asked_ms, h->ino, &h->attr, true);
+		cache_put_attr(&v->cache, seq, asked_ms, h->ino, &h->attr);
 		entry_ms = entry_timeout(v, &h->attr);
 		if (entry_ms)
 			cache_put_name(&v->cache, seq, asked_ms + entry_ms, h->parent, h->name,

@@ -12,7 +12,7 @@ struct attr_entry {
 	cfs_ino_t ino;
 	uint64_t expire_ms;
 	struct cfs_attr attr;
-	bool unseen; /* no request of the kernel may have been answered with these */
+	bool told; /* the last that the kernel was told of the file's content are these */
 };
 
 struct attr_set {
@@ -134,17 +134,17 @@ static bool same_content(const struct cfs_attr *a, const struct cfs_attr *b)
 }
 
 static void store_attr(struct attr_set *set, cfs_ino_t ino, uint64_t expire_ms,
-		       const struct cfs_attr *attr, bool unseen)
+		       const struct cfs_attr *attr)
 {
 	struct attr_entry *e = find_attr(set, ino);
 
 	if (e) {
-		e->unseen |= !same_content(&e->attr, attr);
+		e->told &= same_content(&e->attr, attr);
 		if (e->expire_ms > expire_ms) /* it is newer */
 			return;
 	} else {
 		e = &set->way[FIRST_TO_EXPIRE(set->way)];
-		e->unseen = unseen;
+		e->told = false;
 	}
 	e->ino = ino;
 	e->expire_ms = expire_ms;
@@ -167,7 +167,6 @@ bool cache_get_attr(struct cache *c, cfs_ino_t ino, uint64_t now_ms, struct cfs_
 	if (hit) {
 		*ret = e->attr;
 		*ret_ms = (uint32_t)(e->expire_ms - now_ms);
-		e->unseen = false;
 	}
 	pthread_mutex_unlock(lock);
 	atomic_fetch_add_explicit(hit ? &c->stats.attr_hits : &c->stats.attr_misses, 1,
@@ -176,7 +175,7 @@ bool cache_get_attr(struct cache *c, cfs_ino_t ino, uint64_t now_ms, struct cfs_
 }
 
 void cache_put_attr(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t ino,
-		    const struct cfs_attr *attr, bool unseen)
+		    const struct cfs_attr *attr)
 {
 	pthread_mutex_t *lock;
 	struct attr_set *set = attr_set(c, ino, &lock);
@@ -185,7 +184,23 @@ void cache_put_attr(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t in
 		return;
 	pthread_mutex_lock(lock);
 	if (atomic_load_explicit(&set->changed, memory_order_relaxed) <= seq)
-		store_attr(set, ino, now_ms + c->attr_timeout_ms, attr, unseen);
+		store_attr(set, ino, now_ms + c->attr_timeout_ms, attr);
+	pthread_mutex_unlock(lock);
+}
+
+void cache_told(struct cache *c, cfs_ino_t ino, const struct cfs_attr *attr)
+{
+	pthread_mutex_t *lock;
+	struct attr_set *set;
+	struct attr_entry *e;
+
+	if (!c->attr_timeout_ms || attr->type != CFS_TYPE_FILE)
+		return;
+	set = attr_set(c, ino, &lock);
+	pthread_mutex_lock(lock);
+	e = find_attr(set, ino);
+	if (e)
+		e->told = same_content(&e->attr, attr);
 	pthread_mutex_unlock(lock);
 }
 
@@ -197,7 +212,7 @@ bool cache_kernel_may_differ(struct cache *c, cfs_ino_t ino, const struct cfs_at
 	CFS_LOCK_GUARD(lock);
 
 	e = find_attr(set, ino);
-	return c->attr_timeout_ms && (!e || e->unseen || !same_content(&e->attr, attr));
+	return c->attr_timeout_ms && (!e || !e->told || !same_content(&e->attr, attr));
 }
 
 void cache_changed(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t ino,
@@ -210,7 +225,7 @@ void cache_changed(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t ino
 
 	if (attr && c->attr_timeout_ms &&
 	    atomic_load_explicit(&set->changed, memory_order_relaxed) <= seq) {
-		store_attr(set, ino, now_ms + c->attr_timeout_ms, attr, false);
+		store_attr(set, ino, now_ms + c->attr_timeout_ms, attr);
 	} else {
 		e = find_attr(set, ino);
 		if (e)

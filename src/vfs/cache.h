@@ -47,9 +47,10 @@ static inline uint64_t cache_seq(struct cache *c)
 /* False: not cached. *ret_ms: how long it may still be used. */
 bool cache_get_attr(struct cache *c, cfs_ino_t ino, uint64_t now_ms, struct cfs_attr *ret,
 		    uint32_t *ret_ms);
-/* unseen: they are read ahead, and answer no request of the kernel. */
 void cache_put_attr(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t ino,
-		    const struct cfs_attr *attr, bool unseen);
+		    const struct cfs_attr *attr);
+/* The kernel is being answered with attributes of a file. */
+void cache_told(struct cache *c, cfs_ino_t ino, const struct cfs_attr *attr);
 /* Whether the kernel may have another length or other times than these, for which it would not ask
  * again yet. */
 bool cache_kernel_may_differ(struct cache *c, cfs_ino_t ino, const struct cfs_attr *attr);

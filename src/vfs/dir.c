@@ -373,6 +373,7 @@ static int deliver(struct cfs_vfs *v, struct dir *d, uint64_t index, uint64_t ag
 		.ino = ino_out(v, p->ino),
 		.type = p->type,
 	};
+	int r;
 
 	if (dircache_has_name(d->skipped, d->n_skipped, hash))
 		return 0;
@@ -382,10 +383,6 @@ static int deliver(struct cfs_vfs *v, struct dir *d, uint64_t index, uint64_t ag
 		entry.ino = e.ino;
 		entry.attr = p->attr;
 		entry.attr_ms = time_left(v->conf.attr_timeout_ms, age_ms);
-		/* For cache_kernel_may_differ(). */
-		if (p->type == CFS_TYPE_FILE)
-			cache_put_attr(&v->cache, d->part.seq, d->part.read_ms, p->ino, &p->attr,
-				       false);
 		if (p->type == CFS_TYPE_DIR)
 			entry.attr_ms = dircache_attr_limit(&v->dircache, p->ino, cfs_now_ms(),
 							    entry.attr_ms);
@@ -393,7 +390,12 @@ static int deliver(struct cfs_vfs *v, struct dir *d, uint64_t index, uint64_t ag
 		e.entry = &entry;
 	}
 	*ret_any = true;
-	return fn(arg, &e);
+	r = fn(arg, &e);
+	if (r == 0 && e.entry && p->type == CFS_TYPE_FILE) {
+		cache_put_attr(&v->cache, d->part.seq, d->part.read_ms, p->ino, &p->attr);
+		cache_told(&v->cache, p->ino, &p->attr);
+	}
+	return r;
 }
 
 static void fill_dot(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, bool parent,

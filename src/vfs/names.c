@@ -48,7 +48,7 @@ static void overlay_and_cache(struct cfs_vfs *v, struct vnode *n, cfs_ino_t ino,
 	if (n)
 		vnode_overlay(n, attr, asked_ns);
 	if (may_use_cache(n))
-		cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, attr, false);
+		cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, attr);
 }
 
 bool accept_attr(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
@@ -292,6 +292,7 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 	}
 	if (ret->attr.type == CFS_TYPE_DIR)
 		ret->attr_ms = dircache_attr_limit(&v->dircache, ret->ino, now_ms, ret->attr_ms);
+	cache_told(&v->cache, ret->ino, &ret->attr);
 	ret->ino = ino_out(v, ret->ino);
 	return 0;
 }
@@ -332,6 +333,8 @@ int cfs_vfs_getattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	r = stale_if_gone(v, ino, get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms));
 	if (r == 0 && ret->attr.type == CFS_TYPE_DIR)
 		ret->attr_ms = dircache_attr_limit(&v->dircache, ino, cfs_now_ms(), ret->attr_ms);
+	if (r == 0)
+		cache_told(&v->cache, ino, &ret->attr);
 	return r == -ESTALE && last_attr_if_open(v, ino, &ret->attr) ? 0 : r;
 }
 
@@ -608,7 +611,8 @@ int cfs_vfs_mknod(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs
 	if (e.attr.type == CFS_TYPE_DIR && !made)
 		newdirs_made(&v->newdirs, e.ino, in.parent, now_ms);
 	directory_changed(v, in.parent, seq, asked_ns, &dir);
-	cache_put_attr(&v->cache, seq, now_ms, e.ino, &e.attr, false);
+	cache_put_attr(&v->cache, seq, now_ms, e.ino, &e.attr);
+	cache_told(&v->cache, e.ino, &e.attr);
 	cache_name_changed(&v->cache, seq, now_ms + ret->entry_ms, in.parent, in.name, in.name_len,
 			   ret->entry_ms ? e.ino : 0);
 	return 0;

@@ -157,14 +157,15 @@ def test_an_open_sees_the_length_that_another_mount_has_closed(volume, how):
     os.close(held)
 
 
-def test_an_open_of_an_unchanged_file_keeps_its_attributes(volume):
+@pytest.mark.parametrize("told", [os.stat, lambda path: os.listdir(path.parent)], ids=["stat", "listing"])
+def test_an_open_of_an_unchanged_file_keeps_its_attributes(volume, told):
     mnt = volume.mount(LONG)
-    (mnt / "f").write_bytes(b"x" * 1000)
-    lengths(mnt / "f", os.O_RDONLY)
-    os.stat(mnt / "f")
+    (mnt / "d").mkdir()
+    (mnt / "d" / "f").write_bytes(b"x" * 1000)
+    told(mnt / "d" / "f")
 
     def work():
-        fd = os.open(mnt / "f", os.O_RDONLY)
+        fd = os.open(mnt / "d" / "f", os.O_RDONLY)
         os.fstat(fd)
         os.close(fd)
 

@@ -178,6 +178,16 @@ static bool is_gone(struct cfs_stage *st, const struct staged *e)
 	return r == 0 || r == -ENOENT;
 }
 
+static void log_unread(const struct cache_dir *dir, const struct cfs_block *b, int err)
+{
+	char path[CFS_CACHEDIR_PATH_MAX];
+
+	cfs_cachedir_path(dir->set, CFS_CACHEDIR_STAGED, b, path);
+	cfs_warn("staged block cannot be read for its upload, tried again until it is: file=%s/%s "
+		 "error=%s",
+		 dir->path, path, cfs_errname(err));
+}
+
 static void log_failure(struct cfs_stage *st, const struct cfs_block *b, int err, const char *cause)
 {
 	char key[CFS_BLOCK_KEY_MAX];
@@ -218,7 +228,9 @@ static void not_uploaded(struct cfs_stage *st, struct staged *e, int err, bool l
 	else if (local && err == -EBADMSG)
 		cfs_stage_list_damaged(st, e);
 	pthread_mutex_unlock(&st->lock);
-	if (tell)
+	if (tell && local)
+		log_unread(dir, &b, err);
+	else if (tell)
 		log_failure(st, &b, err, cause);
 	if (dropped && !gone) {
 		cfs_disk_forget_staged(st->disk, dir, &b);

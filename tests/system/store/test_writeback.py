@@ -240,6 +240,26 @@ def test_many_refusals(world):
         assert read(other / ("f%d" % i)) == data(1000, i)
 
 
+def test_staged_file_that_cannot_be_read(world):
+    """The line names the file, not the object store. When it can be read again, it is uploaded."""
+    mnt = world.mount("writeback,upload-delay=1h")
+    write(mnt / "f", data(100_000), sync=True)
+    mnt.umount(["cachefs", "umount", "--no-flush", mnt.path])
+    mnt = world.mount("writeback,upload-delay=15s")
+    mnt.allow(FAILS)
+    wait_until(lambda: mnt.stat("staging_blocks") == 1, 10, "the block to be found")
+    file = world.staged()[0]
+    aside = file.with_name("aside")
+    file.rename(aside)
+    file.symlink_to(file)
+    wait_until(lambda: "cannot be read for its upload" in mnt.log(), 30, "a try")
+    line = next(x for x in mnt.log().splitlines() if "cannot be read for" in x)
+    assert "file=%s error=ELOOP" % file in line
+    aside.rename(file)
+    uploaded(mnt)
+    assert read(world.elsewhere() / "f") == data(100_000)
+
+
 def test_deletions_that_are_refused(world):
     """A key that may not delete, and programs that remove many files: the log is still readable."""
     mnt = world.mount("")

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/unwanted.h"
 #include "base/workers.h"
 
@@ -66,6 +67,10 @@ static bool set_up(struct cfs_http *h, struct cfs_http_connection *c)
 	/* Without it a request waits for the resolver beyond its deadline. */
 	SET(CURLOPT_QUICK_EXIT, 1L);
 #endif
+	if (!h->may_use_proxy) {
+		SET(CURLOPT_RESOLVER_START_FUNCTION, cfs_http_before_lookup);
+		SET(CURLOPT_RESOLVER_START_DATA, c);
+	}
 	SET(CURLOPT_READFUNCTION, cfs_http_send_body);
 	SET(CURLOPT_READDATA, c);
 	SET(CURLOPT_SEEKFUNCTION, cfs_http_seek_body);
@@ -185,6 +190,19 @@ void cfs_http_close_idle(struct cfs_http *h)
 	close_unused(h, UINT64_MAX);
 }
 
+/* Then libcurl looks names up: which one depends on the URL. */
+static bool is_proxy_set(void)
+{
+	static const char *const names[] = {"http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy",
+					    "ALL_PROXY"};
+	bool is_set = false;
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(names); i++)
+		is_set = is_set || (getenv(names[i]) && *getenv(names[i]));
+	return is_set;
+}
+
 static void init_curl(void)
 {
 	struct sigaction old;
@@ -208,6 +226,7 @@ int cfs_http_open(const struct cfs_http_conf *conf, struct cfs_http **ret,
 		return -ENOMEM;
 	h->conf = *conf;
 	h->conf.connect_ms = conf->connect_ms ? conf->connect_ms : CONNECT_MS;
+	h->may_use_proxy = !conf->direct && is_proxy_set();
 	pthread_mutex_init(&h->lock, NULL);
 	cfs_cond_init(&h->returned);
 	for (i = 0; i < CURL_LOCK_DATA_LAST; i++)

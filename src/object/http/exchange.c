@@ -11,8 +11,6 @@
 #include "base/unwanted.h"
 #include "http-internal.h"
 
-#define WANTED_MS 20 /* period of checks whether the answer is still wanted */
-
 size_t cfs_http_send_body(char *buf, size_t size, size_t n, void *arg)
 {
 	struct cfs_http_connection *c = arg;
@@ -156,7 +154,8 @@ static int drive(struct cfs_http *h, struct cfs_http_connection *c, CURLcode *re
 		cfs_silence_note(now - silent_since);
 		if (!c->req->shared && cfs_unwanted())
 			return cfs_http_fail(false, -ECANCELED, "the call was cancelled");
-		if (curl_multi_poll(c->multi, NULL, 0, (int)CFS_MIN(until - now, WANTED_MS),
+		if (curl_multi_poll(c->multi, NULL, 0,
+				    (int)CFS_MIN(until - now, CFS_HTTP_WANTED_MS),
 				    &n_ready) != CURLM_OK)
 			break;
 		if (n_ready)
@@ -209,6 +208,34 @@ static int errno_of(CURL *easy, CURLcode code, bool *ret_retry)
 	}
 }
 
+static int run(struct cfs_http *h, struct cfs_http_connection *c, CURLcode *ret)
+{
+	int r;
+
+	c->src = (struct cfs_iov_cursor){.v = c->req->src, .n = c->req->n_src};
+	if (curl_multi_add_handle(c->multi, c->easy) != CURLM_OK)
+		return cfs_http_fail(true, -EIO, "libcurl refuses the request");
+	r = drive(h, c, ret);
+	curl_multi_remove_handle(c->multi, c->easy);
+	return r;
+}
+
+static int run_with_addresses(struct cfs_http *h, struct cfs_http_connection *c, CURLcode *ret)
+{
+	int r = cfs_http_find_addresses(h, c);
+
+	*ret = CURLE_OK;
+	if (r < 0)
+		return r;
+	c->error[0] = '\0';
+	curl_easy_setopt(c->easy, CURLOPT_RESOLVE, c->addresses);
+	r = run(h, c, ret);
+	curl_easy_setopt(c->easy, CURLOPT_RESOLVE, NULL);
+	curl_slist_free_all(c->addresses);
+	c->addresses = NULL;
+	return r;
+}
+
 /* The cause is recorded. */
 static int exchange(struct cfs_http *h, struct cfs_http_connection *c)
 {
@@ -216,10 +243,10 @@ static int exchange(struct cfs_http *h, struct cfs_http_connection *c)
 	bool retry;
 	int r;
 
-	if (curl_multi_add_handle(c->multi, c->easy) != CURLM_OK)
-		return cfs_http_fail(true, -EIO, "libcurl refuses the request");
-	r = drive(h, c, &code);
-	curl_multi_remove_handle(c->multi, c->easy);
+	r = run(h, c, &code);
+	/* Some versions of libcurl keep in the cache that another connection needs addresses. */
+	if (c->needs_addresses || (code == CURLE_COULDNT_RESOLVE_HOST && !h->may_use_proxy))
+		r = run_with_addresses(h, c, &code);
 	if (c->sink_err)
 		return cfs_http_fail(true, c->sink_err, "the answer cannot be understood");
 	if (r == 0 && code != CURLE_OK && !c->full) {
@@ -246,11 +273,11 @@ int cfs_http_run(struct cfs_http *h, const struct cfs_http_request *req,
 	if (r == 0) {
 		c->req = req;
 		c->resp = ret;
-		c->src = (struct cfs_iov_cursor){.v = req->src, .n = req->n_src};
 		c->dst = (struct cfs_iov_cursor){.v = req->dst, .n = req->n_dst};
 		c->skip = req->dst_off;
 		c->sink_err = 0;
 		c->full = false;
+		c->needs_addresses = false;
 		c->error[0] = '\0';
 		set_request(c, headers);
 		r = exchange(h, c);

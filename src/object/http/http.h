@@ -7,6 +7,7 @@
  *	exchange.c	one request and its response
  *	response.c	headers and statuses
  *	failure.c	why a call failed, for the retry layer
+ *	names.c		names of servers
  *
  * A request runs on the thread of its caller. It takes the idle connection that was used last, so that
  * surplus ones become old and are closed. Each wait ends at the request's deadline, or after

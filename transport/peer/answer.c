@@ -107,11 +107,14 @@ static bool queue_control(struct cfs_server *sc, struct cfs_frame f, const void 
 	return p != NULL;
 }
 
-/* The same for a frame that may be lost, unless much is queued. */
+/*
+ * The same for a frame that may be lost: where more is queued than answers may be, because the client
+ * sends such frames without end and takes nothing.
+ */
 static void queue_if_room(struct cfs_server *sc, struct cfs_frame f, const void *payload,
 			  uint32_t len)
 {
-	if (sc->copied < CHUNK)
+	if (sc->copied < 2 * COPIED_MAX)
 		(void)queue_control(sc, f, payload, len);
 }
 

@@ -4,9 +4,11 @@
  * bytes, whoever takes its completion, and writes nowhere later. tests/rdma has the kernel's devices.
  */
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -414,6 +416,39 @@ static void test_pause_after_success(void **state)
 	assert_true(first_ms < 2 * CFS_READ_PAUSE_MS || second_ms < 4 * CFS_READ_PAUSE_MS);
 }
 
+/* However many answers wait for a client that takes none of them: later it would ask for a minute in vain. */
+static void test_session_behind_many_answers(void **state)
+{
+	enum { REQUESTS = 500, LEN = 60 << 10 };
+	struct cfs_frame f = {.type = CFS_FRAME_RDMA};
+	uint8_t buf[256], payload[CFS_WIRE_CONTROL_MAX];
+	unsigned answers = 0, i, before = owner.gets;
+	struct cfs_wire_session w;
+	int r, fd = raw_client(&owner, &keys, &r);
+
+	(void)state;
+	assert_int_equal(r, 1);
+	for (i = 0; i < REQUESTS; i++)
+		raw_send(fd, buf,
+			 get_frame(buf, i + 1, owner.len, i * 4096 % (owner.len - LEN), LEN));
+	WAIT_FOR(owner.gets >= before + REQUESTS);
+	poll(NULL, 0, TURN_MS); /* their answers are queued */
+	raw_send(fd, buf, cfs_wire_control(buf, &f, NULL, 0));
+	poll(NULL, 0, TURN_MS); /* the frame is taken */
+	do {
+		assert_true(raw_frame(fd, &f, payload));
+		if (f.type != CFS_FRAME_ANSWER)
+			continue;
+		assert_int_equal(f.status, 0);
+		assert_int_equal(recv(fd, got, f.len, MSG_WAITALL), f.len);
+		answers++;
+	} while (f.type != CFS_FRAME_RDMA);
+	assert_int_equal(cfs_wire_parse_session(payload, &w), 0);
+	assert_true(w.port > 0 && w.session > 0);
+	assert_true(answers > 0);
+	close(fd);
+}
+
 /* --- all at once --- */
 
 struct thread {
@@ -559,6 +594,7 @@ int main(int argc, char **argv)
 		WITH_BOTH(test_void_key),
 		WITH_BOTH(test_pauses),
 		WITH_BOTH(test_pause_after_success),
+		WITH_BOTH(test_session_behind_many_answers),
 		WITH_BOTH(test_churn),
 		cmocka_unit_test(test_polling_adapts),
 	};

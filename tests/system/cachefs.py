@@ -41,7 +41,7 @@ if not os.environ.get("CACHEFS_TEST_SLOW") and sanitized():
 
 import cachefs_check  # noqa: E402
 import fixtures  # noqa: E402
-from waiting import SLOW, patience, wait_until  # noqa: E402
+from waiting import SLOW, patience, stop_process, wait_until  # noqa: E402
 
 MARK = "CACHEFS_TEST_DIR"  # in the environment of every process a test starts
 LOG_ERROR = re.compile(

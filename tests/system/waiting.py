@@ -6,6 +6,8 @@ Environment: CACHEFS_TEST_SLOW  factor on every deadline (default 1; cachefs.py:
 """
 
 import os
+import pathlib
+import signal
 import time
 
 SLOW = float(os.environ.get("CACHEFS_TEST_SLOW") or 1)
@@ -29,3 +31,17 @@ def wait_until(condition, seconds=10, what="the condition"):
             raise TimeoutError("%s did not come true in %g s" % (what, waited))
         time.sleep(pause)
         pause = min(pause * 2, 0.1)
+
+
+def stop_process(pid):
+    """Stops a process as SIGSTOP does, and returns when none of its threads runs any more."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def stopped():
+        tasks = pathlib.Path("/proc/%d/task" % pid).glob("*/stat")
+        try:
+            return all(task.read_text().rpartition(")")[2].split()[0] in "TtZX" for task in tasks)
+        except (FileNotFoundError, ProcessLookupError):  # a thread has ended
+            return False
+
+    wait_until(stopped, what="stop of process %d" % pid)

@@ -13,7 +13,7 @@ import pytest
 import cachefs
 import servers
 from admin import TRASH, contents, fsck, gc, junk, kinds, make_tree, refused
-from cachefs import Clock, tool, wait_until
+from cachefs import Clock, stop_process, tool, wait_until
 from s3volume import S3Volume
 from syscalls import data, read, write
 
@@ -179,7 +179,7 @@ def put_to_sleep(vol, pid, before, n=1):
     """When it has stored n blocks beside those. Returns them; none: it has named them already."""
     records = vol.sql("SELECT * FROM jfs_chunk ORDER BY inode")
     wait_until(lambda: len(set(whole(vol)) - set(before)) >= n, 20, "a block")
-    os.kill(pid, signal.SIGSTOP)
+    stop_process(pid)
     if vol.sql("SELECT * FROM jfs_chunk ORDER BY inode") == records:
         return set(whole(vol)) - set(before)
     os.kill(pid, signal.SIGCONT)

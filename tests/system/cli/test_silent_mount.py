@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from cachefs import SLOW, alive, children, missing, patience, tool, wait_until
+from cachefs import SLOW, alive, children, missing, patience, stop_process, tool, wait_until
 from s3volume import S3Volume
 from syscalls import data, write
 
@@ -64,7 +64,7 @@ class Stopped:
 
     def __enter__(self):
         for pid in self.pids:
-            os.kill(pid, signal.SIGSTOP)
+            stop_process(pid)
         return self.pids
 
     def __exit__(self, *_):

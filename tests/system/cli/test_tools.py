@@ -12,7 +12,7 @@ import tarfile
 import pytest
 
 import servers
-from cachefs import SLOW, Volume, alive, children, need_module, tool, wait_until
+from cachefs import SLOW, Volume, alive, children, need_module, stop_process, tool, wait_until
 from syscalls import data, write
 
 
@@ -91,7 +91,7 @@ def test_commands_refuse_what_is_no_mount(ws):
 
 def test_stats_of_a_mount_that_hangs_ends(ws, mnt):
     """The command must not become one more process that nobody can kill."""
-    os.kill(mnt.pid(), signal.SIGSTOP)
+    stop_process(mnt.pid())
     try:
         p = ws.popen([tool("cachefs"), "stats", mnt], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(
@@ -160,7 +160,7 @@ def test_output_ends_with_the_command(ws, mnt):
     p = ws.popen([tool("cachefs"), "profile", mnt], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     wait_until(lambda: reads_the_log(p), what="its reader")
     (reader,) = children(p.pid)
-    os.kill(mnt.pid(), signal.SIGSTOP)
+    stop_process(mnt.pid())
     try:
         p.send_signal(signal.SIGINT)
         p.communicate(timeout=20 * SLOW)
@@ -265,7 +265,7 @@ def test_debug_of_a_mount_point_with_a_blank(ws):
 def test_debug_of_a_mount_that_hangs(ws, mnt):
     """This is when it is needed most."""
     out = ws.path("d.tar.gz")
-    os.kill(mnt.pid(), signal.SIGSTOP)
+    stop_process(mnt.pid())
     try:
         ws.run("cachefs", "debug", mnt, out, check=True, timeout=60)
     finally:
@@ -609,7 +609,7 @@ def test_debug_shows_the_last_lines_of_a_mount_that_hangs(ws, volume):
     kill_worker_of(mnt)
     second = mnt.pid()
     wait_until(lambda: "another process serves" in mnt.log(), 30, "the supervisor's word")
-    os.kill(second, signal.SIGSTOP)
+    stop_process(second)
     try:
         ws.run("cachefs", "debug", mnt, ws.path("d.tar.gz"), timeout=60)
     finally:

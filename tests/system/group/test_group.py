@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from cachefs import BIN, SLOW, patience, wait_until, wrong_clock
+from cachefs import BIN, SLOW, patience, stop_process, wait_until, wrong_clock
 from s3volume import S3Volume
 from servers import ENGINES, redis_server
 from syscalls import write
@@ -283,7 +283,7 @@ def test_owner_is_frozen(ws):
     a, b, c = team.join_all(UNCACHED)
     end = reading([a, b], want, 40)
     more_rounds(end, 2)
-    os.kill(c.pid(), signal.SIGSTOP)
+    stop_process(c.pid())
     try:
         frozen = time.monotonic()
         more_rounds(end, 4)
@@ -378,7 +378,7 @@ def late_owner(ws, hedge):
     got = 'object_data_bytes_total{method="get"}'
     before = a.stat(got)
     drop_page_cache()
-    os.kill(b.pid(), signal.SIGSTOP)
+    stop_process(b.pid())
     try:
         start = time.monotonic()
         assert read_all([a]) == [want]
@@ -430,7 +430,7 @@ def test_small_reads(ws, tls, threads):
     more_direct()
     ws.run("cachefs", "config", "--rotate-group-key", "team", team.volume.url, check=True, env=team.s3.keys)
     more_direct()
-    os.kill(b.pid(), signal.SIGSTOP)
+    stop_process(b.pid())
     try:
         more_rounds(end, 200)
     finally:

@@ -15,7 +15,7 @@ import time
 import pytest
 
 import liar
-from cachefs import SLOW, tool, wait_until
+from cachefs import SLOW, stop_process, tool, wait_until
 from team import SMALL, UNCACHED, Team, cache_map, drop_page_cache, make_file
 from test_group_ranges import KIB, READ_ONE, Reader, pair, the_bytes
 
@@ -108,7 +108,7 @@ def kill_owner(ws, team, b):
 
 
 def freeze(ws, team, b):
-    os.kill(b.pid(), signal.SIGSTOP)
+    stop_process(b.pid())
     time.sleep(3)
     os.kill(b.pid(), signal.SIGCONT)
 
@@ -226,7 +226,7 @@ def test_a_killed_program_does_not_wait(ws):
     team, want, a, b = pair(ws, "group-hedge=0", patience=50)
     load = Load(a, the_bytes(team, want))
     is_used(a)
-    os.kill(b.pid(), signal.SIGSTOP)
+    stop_process(b.pid())
     try:
         p = subprocess.Popen([sys.executable, "-c", READ_ONE, a / "f"], stdout=subprocess.PIPE)
         assert p.stdout.readline() == b"reads\n"

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from cachefs import wait_until
+from cachefs import stop_process, wait_until
 from network import ip
 from team import BLOCK, MIB, SMALL, STEADY, UNCACHED, Team, cache_map, drop_page_cache, make_file, member_id, owners, read_all
 
@@ -201,7 +201,7 @@ def test_gone_within_15_s(ws, frozen):
     gone, left = [leader, *others[: frozen - 1]], others[frozen - 1 :]
     start = time.monotonic()
     for m in gone:
-        os.kill(m.pid(), signal.SIGSTOP)
+        stop_process(m.pid())
     try:
         wait_until(lambda: all(m.stat("peer_members") == len(left) for m in left), 40, "members less")
         took = time.monotonic() - start

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from cachefs import SLOW, wait_until
+from cachefs import SLOW, stop_process, wait_until
 from team import BLOCK, MIB, SMALL, UNCACHED, Team, drop_page_cache, make_file, md5, slow_bucket
 
 KIB = 1 << 10
@@ -170,7 +170,7 @@ def test_an_owner_that_hangs(ws):
     all_read(a, data, 4 * KIB, 1, 20)
     hits = a.stat("peer_hits_total")
     assert hits >= 20
-    os.kill(b.pid(), signal.SIGSTOP)
+    stop_process(b.pid())
     try:
         all_read(a, data, 4 * KIB, 4, 20)
     finally:
@@ -197,7 +197,7 @@ os.preadv(fd, [mmap.mmap(-1, 4096)], 5 << 20)
 def test_a_killed_reader_does_not_wait_for_the_owner(ws):
     team, want, a, b = pair(ws, "group-hedge=0", patience=50)
     all_read(a, the_bytes(team, want), 4 * KIB, 1, 1)
-    os.kill(b.pid(), signal.SIGSTOP)
+    stop_process(b.pid())
     try:
         p = subprocess.Popen([sys.executable, "-c", READ_ONE, a / "f"], stdout=subprocess.PIPE)
         assert p.stdout.readline() == b"reads\n"

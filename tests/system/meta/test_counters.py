@@ -17,7 +17,7 @@ import pytest
 import cachefs_check
 import servers
 from admin import ask, gc
-from cachefs import Clock, Volume, need_engine, tool, wait_until
+from cachefs import Clock, Volume, need_engine, stop_process, tool, wait_until
 from syscalls import data, write
 from test_concurrency import ENGINES, engine_volume, judge
 
@@ -218,7 +218,7 @@ def stopped(ws, volume, env=None):
     wait_until(lambda: mnt.stat('meta_round_trips_total{op="session"}') >= begun + 3, 60, "a mount that knows the quota")
     for i in range(50):
         write(mnt / "d" / str(i), data(5000))
-        os.kill(mnt.pid(), signal.SIGSTOP)
+        stop_process(mnt.pid())
         if quota_of(volume, d)[1] != i + 1:
             return mnt
         os.kill(mnt.pid(), signal.SIGCONT)
@@ -305,7 +305,7 @@ def test_repair_that_was_not_heard_of_for_too_long(ws, volume):
     mnt = with_wrong_quota(ws, volume)
     first = repair_of(ws, volume)
     wait_until(lambda: lease_of(volume), 30, "the repair's lease")
-    os.kill(first.pid, signal.SIGSTOP)
+    stop_process(first.pid)
     number, _, holder = bytes(lease_of(volume)).split(b" ", 2)
     assert b"process %d" % first.pid in holder
     volume.sql("UPDATE jfs_cachefs_record SET value=?", b" ".join((number, b"1000000000", holder)))

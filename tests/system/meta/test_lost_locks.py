@@ -12,7 +12,7 @@ import threading
 import pytest
 
 import servers
-from cachefs import Clock, children, need_engine, wait_until
+from cachefs import Clock, children, need_engine, stop_process, wait_until
 from countproxy import CountingProxy
 from syscalls import fails, write
 from test_takeover import kill_worker, upgrade
@@ -100,7 +100,7 @@ def test_frozen_mount_notices_that_its_locks_are_gone(any_volume):
     sid = session_of(a)
     frozen = processes(a)
     for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
+        stop_process(pid)
     try:
         expire(any_volume, sid)
         wait_until(lambda: can_lock(b / "g") and can_lock(b / "f", fcntl.lockf), 30, "the other mount to take the locks")
@@ -152,7 +152,7 @@ def test_late_lock_of_a_process_that_died(volume):
     a, b = volume.mount("heartbeat=60"), volume.mount("heartbeat=1")
     write(a / "f", b"x")
     sid = session_of(a)
-    os.kill(a.pid(), signal.SIGSTOP)
+    stop_process(a.pid())
     expire(volume, sid)
     wait_until(lambda: sid not in sessions(volume), 30, "the end of the session")
     volume.sql("INSERT INTO jfs_flock (inode,sid,owner,ltype) VALUES (?,?,1,'W')", os.stat(b / "f").st_ino, sid)

@@ -22,7 +22,7 @@ import changelog
 import countproxy
 import servers
 from admin import DAMAGED, fsck, kinds
-from cachefs import BIN, SLOW, Volume, wait_until
+from cachefs import BIN, SLOW, Volume, stop_process, wait_until
 from network import SilentFirst
 from redisproxy import (
     CountingProxy,
@@ -564,7 +564,7 @@ def test_timeout_of_one_request_leaves_the_others_alone(ws):
     os.mkdir(mnt / "zeroth")
     before = proxy.connections
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        s.process.send_signal(signal.SIGSTOP)
+        stop_process(s.process.pid)
         try:
             begun = time.monotonic()
             first = pool.submit(os.mkdir, mnt / "first")

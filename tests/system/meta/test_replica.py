@@ -19,7 +19,7 @@ import time
 import pytest
 
 from admin import ask, contents, make_tree, refused
-from cachefs import Clock, children, wait_until
+from cachefs import Clock, children, stop_process, wait_until
 from proxy import xml_error
 from replicas import Machine, clean, covered, elsewhere, entries, env_of, folder, lose_machine, pieces, place, restore
 from s3volume import S3Volume, need_conditions
@@ -363,7 +363,7 @@ def test_an_object_is_created_once(ws, request, storage):
 def frozen(mnt):
     workers = [mnt.process.pid, *children(mnt.process.pid)]
     for pid in workers:
-        os.kill(pid, signal.SIGSTOP)
+        stop_process(pid)
     yield
     for pid in reversed(workers):
         os.kill(pid, signal.SIGCONT)

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 import servers
-from cachefs import SLOW, Volume, need_engine, need_root, wait_until
+from cachefs import SLOW, Volume, need_engine, need_root, stop_process, wait_until
 from ring import OPTIONS, need_ring
 from syscalls import data, read, write
 from test_passthrough import mount as mount_passing
@@ -122,7 +122,7 @@ def test_the_metadata_is_away(ws):
     mnt = vol.mount("stop-timeout=5,attr-cache=0,entry-cache=0")
     mnt.allow(".")
     files = [open(mnt / str(i), "wb") for i in range(FILES)]
-    server.process.send_signal(signal.SIGSTOP)
+    stop_process(server.process.pid)
     os.kill(mnt.process.pid, signal.SIGTERM)
     wait_until(lambda: mnt.process.poll() is not None, 30, "the end of the mount")
     server.process.send_signal(signal.SIGCONT)

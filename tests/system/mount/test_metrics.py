@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from cachefs import REPO, SLOW, children, need_program, wait_until
+from cachefs import REPO, SLOW, children, need_program, stop_process, wait_until
 from syscalls import data, read, write
 
 pytestmark = pytest.mark.module("metrics")
@@ -181,7 +181,7 @@ def test_clients_that_come_together_are_answered(volume):
     """60 requests wait when the mount gets the processor again: those that it has not read are not slow."""
     mnt = volume.mount("metrics=0", daemon=False)
     port, pid = port_of(mnt), mnt.pid()
-    os.kill(pid, signal.SIGSTOP)
+    stop_process(pid)
     try:
         for task in os.listdir("/proc/%d/task" % pid):
             os.sched_setaffinity(int(task), {0})
@@ -218,7 +218,7 @@ def test_a_place_that_becomes_free(ws, volume, kind):
     first = volume.mount("metrics=" + place)
     if kind == "port":
         place = str(port_of(first))
-    os.kill(first.pid(), signal.SIGSTOP)
+    stop_process(first.pid())
     second = volume.mount("metrics=" + place, wait=False)
     wait_until(lambda: "waiting for the address" in second.log() or second.process.poll() is not None, 30, "its wait")
     first.kill9()

@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from cachefs import SLOW, missing, need_root, wait_until
+from cachefs import SLOW, missing, need_root, stop_process, wait_until
 from syscalls import read, write
 from test_takeover import kill_worker, upgrade
 
@@ -65,7 +65,7 @@ def whole_files(cache):
 def stopped(mnt):
     """The mount answers nothing in here."""
     pid = mnt.pid()
-    os.kill(pid, signal.SIGSTOP)
+    stop_process(pid)
     try:
         yield
     finally:

@@ -18,7 +18,7 @@ import test_kernel_caches
 import test_multi
 import test_passthrough
 import test_posix
-from cachefs import SLOW, alive, wait_until
+from cachefs import SLOW, alive, stop_process, wait_until
 from ring import failing, on_ring  # noqa: F401
 from syscalls import read, write
 from test_killed_programs import hung  # noqa: F401
@@ -195,7 +195,7 @@ def test_requests_older_than_their_entries(ws, volume, forks_fail, more):
     ]
     for p in crowd:
         assert p.stdout.readline() == b"up\n"
-    os.kill(pid, signal.SIGSTOP)
+    stop_process(pid)
     try:
         for p in crowd:
             p.stdin.close()

@@ -7,13 +7,12 @@ import ctypes
 import errno
 import os
 import select
-import signal
 import struct
 import subprocess
 
 import pytest
 
-from cachefs import SLOW, wait_until
+from cachefs import SLOW, stop_process, wait_until
 from ring import need_ring, switched
 from syscalls import write
 
@@ -44,7 +43,7 @@ def connection_of(pid):
 
 def stop(pid):
     """Requests are given to the process, and none of its threads takes one."""
-    os.kill(pid, signal.SIGSTOP)
+    stop_process(pid)
     tasks = "/proc/%d/task/" % pid
 
     def stopped():

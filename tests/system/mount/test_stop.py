@@ -20,7 +20,7 @@ import time
 import pytest
 
 import servers
-from cachefs import SLOW, Volume, children, need_engine, pending, tool, wait_until
+from cachefs import SLOW, Volume, children, need_engine, pending, stop_process, tool, wait_until
 from s3volume import S3Volume
 from syscalls import data, read, write
 
@@ -214,7 +214,7 @@ def test_what_the_end_waits_for_is_told(ws, s3, via):
     fd = os.open(mnt / "f", os.O_CREAT | os.O_WRONLY)
     os.write(fd, content)
     told = r'unmounting waits, .*: volume=vol mount=\S+ dirty_bytes=(\d+) staged_bytes=0 waits_for="(.*)"'
-    s3.process.send_signal(signal.SIGSTOP)
+    stop_process(s3.process.pid)
     os.kill(mnt.pid(), signal.SIGTERM)
     wait_until(lambda: re.search(told, mnt.log()), 15, "a line about what is waited for")
     other = sqlite3.connect(vol.db, isolation_level=None)
@@ -245,7 +245,7 @@ def test_heartbeat_that_the_end_waits_for(ws):
     vol.check_options = None
     mnt = vol.mount("heartbeat=1,io-timeout=3s,meta-timeout=100s")
     mnt.allow(".")
-    server.process.send_signal(signal.SIGSTOP)
+    stop_process(server.process.pid)
     wait_until(lambda: 'waits_for="metadata heartbeat' in waits_in_memory(ws, mnt), 60, "a heartbeat")
     assert ctypes.CDLL(None).umount2(bytes(mnt.path), 0) == 0
     wait_until(lambda: re.search(r'unmounting waits, .* waits_for="metadata heartbeat \(', mnt.log()), 30, "a line about it")
@@ -331,7 +331,7 @@ def test_killed_while_it_ends(ws):
     mnt = vol.mount("attr-cache=0,entry-cache=0,dir-entry-cache=0")
     mnt.allow(".")
     written = open(mnt / "f", "wb")
-    server.process.send_signal(signal.SIGSTOP)
+    stop_process(server.process.pid)
     caller = ws.popen(["/bin/ls", "-l", mnt.path], stdout=-3, stderr=-3)
     stack = pathlib.Path("/proc/%d/stack" % caller.pid)
     wait_until(lambda: "fuse" in stack.read_text(), 30, "the caller to wait")

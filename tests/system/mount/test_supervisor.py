@@ -19,7 +19,7 @@ import time
 
 import pytest
 
-from cachefs import SLOW, alive, children, pending, sanitized, tool, wait_until
+from cachefs import SLOW, alive, children, pending, sanitized, stop_process, tool, wait_until
 from syscalls import data, fails, read, write
 from test_metrics import Unix, get
 from test_takeover import DEATH, upgrade
@@ -212,7 +212,7 @@ def test_mount_that_is_ending_does_not_answer_for_another(ws, volume):
     number = os.stat(ending).st_dev
     door = door_of(ending)
     worker = ending.pid()
-    os.kill(worker, signal.SIGSTOP)  # it ends later
+    stop_process(worker)  # it ends later
     assert ctypes.CDLL(None).umount2(os.fsencode(ending.path), MNT_DETACH) == 0  # asks it nothing
     others = []
     while not others or os.stat(others[-1]).st_dev != number:
@@ -352,7 +352,7 @@ def serves(pid):
 def test_successor_that_hangs_is_given_up(ws, half_taken, how):
     """It is dead before the mount is taken back: two processes would serve it."""
     mnt, p, unlock, supervisor, worker = half_taken("-o", "mount_timeout=3", *["--foreground"][: how == "foreground"])
-    os.kill(supervisor, signal.SIGSTOP)
+    stop_process(supervisor)
     wait_until(lambda: "going on with it" in mnt.log(), 30, "the mount to be taken back")
     wait_until(lambda: not alive(supervisor) and not alive(worker), 10, "the end of the other")
     unlock()
@@ -420,7 +420,7 @@ def test_successor_that_dies_while_the_mount_is_left(ws, volume):
     write(mnt / "f", b"x")
     worker, supervisor = mnt.pid(), mnt.process.pid
     door = door_of(mnt)
-    os.kill(worker, signal.SIGSTOP)  # it leaves later
+    stop_process(worker)  # it leaves later
     p = ws.popen([sys.executable, "-c", ASKS, door, volume.setting()["UUID"]], stdin=-1, stdout=-1, text=True)
     assert p.stdout.readline() == "asked\n"
     p.kill()
@@ -443,7 +443,7 @@ def holds_a_process(pid):
 def test_supervisor_that_is_late_goes_on(ws, volume, half_taken):
     """The next one is ready and does not hear so for long: it stays away, and the mount stays."""
     mnt, p, unlock, supervisor, worker = half_taken("--foreground")
-    mnt.process.send_signal(signal.SIGSTOP)
+    stop_process(mnt.process.pid)
     unlock()
     assert p.wait(30 * SLOW) == 32
     assert not alive(supervisor) and not alive(worker)
@@ -490,7 +490,7 @@ def waits_for_last_word(supervisor):
 def test_command_that_ends_when_the_mount_is_the_next_ones(ws, volume, half_taken, how):
     """From there on nobody would take the mount back: it goes on, whoever has started that."""
     mnt, p, unlock, supervisor, worker = half_taken()
-    mnt.process.send_signal(signal.SIGSTOP)
+    stop_process(mnt.process.pid)
     unlock()
     wait_until(lambda: waits_for_last_word(supervisor), 10, "the next one to take the mount")
     if how == "interrupted":

@@ -21,7 +21,7 @@ import time
 import pytest
 
 import servers
-from cachefs import SLOW, alive, children, need_engine, wait_until
+from cachefs import SLOW, alive, children, need_engine, stop_process, wait_until
 from countproxy import CountingProxy
 from syscalls import data, fails, read, write
 
@@ -234,7 +234,7 @@ def test_rename_whose_source_another_mount_took(ws, volume, target):
     )
     wait_until(lambda: mnt.stat("requests_in_flight") == 1, 20, "the rename to wait")
     worker = mnt.pid()
-    mnt.process.send_signal(signal.SIGSTOP)  # nobody goes on before the other mount was there
+    stop_process(mnt.process.pid)  # nobody goes on before the other mount was there
     mnt.allow(DEATH)
     os.kill(worker, signal.SIGKILL)
     locker.execute("ROLLBACK")
@@ -255,7 +255,7 @@ def test_what_was_not_stored_is_told_once(ws, volume):
     dirty = open(mnt / "dirty", "wb", buffering=0)
     dirty.write(b"b" * 100_000)
     os.fsync(dirty.fileno())
-    os.kill(mnt.pid(), signal.SIGSTOP)  # nothing is stored from here on
+    stop_process(mnt.pid())  # nothing is stored from here on
     os.kill(mnt.pid(), signal.SIGCONT)
     dirty.write(b"c" * 100_000)
     kill_worker(mnt)
@@ -334,10 +334,10 @@ def ended(server):
 
 @contextlib.contextmanager
 def frozen(server):
-    server.process.send_signal(signal.SIGSTOP)
+    stop_process(server.process.pid)
     pids = [server.process.pid, *children(server.process.pid)]
     for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+        stop_process(pid)
     try:
         yield
     finally:
@@ -368,7 +368,7 @@ def test_outage_of_the_metadata_and_a_death(ws, kind, outage):
     assert waiter.stdout.readline() == "asking\n"
     before = mnt.open_handles()
 
-    os.kill(mnt.pid(), signal.SIGSTOP)  # it must not tell the waiter of the outage
+    stop_process(mnt.pid())  # it must not tell the waiter of the outage
     with outage(server):
         mnt.allow(DEATH)
         os.kill(mnt.pid(), signal.SIGKILL)
@@ -436,7 +436,7 @@ def test_outage_while_a_process_goes_on(ws, kind):
     assert early > 5
     # more deaths in a minute would end the mount
     for i, after in enumerate((early // 2, early - 2, turns - 25, turns - 10)):
-        os.kill(mnt.pid(), signal.SIGSTOP)  # what it asks is not what is counted
+        stop_process(mnt.pid())  # what it asks is not what is counted
         via.cut_after(after)
         met = mnt.log().count(WAITS)
         os.kill(mnt.pid(), signal.SIGKILL)
@@ -501,7 +501,7 @@ def test_outage_while_closed_files_are_given_back(ws, then):
     before = via.turns
     kill_worker(mnt)
     turns = via.turns - before
-    os.kill(mnt.pid(), signal.SIGSTOP)
+    stop_process(mnt.pid())
     via.cut_after(0)
     os.kill(mnt.pid(), signal.SIGKILL)
     wait_until(lambda: WAITS in mnt.log(), 30, "the outage")

@@ -13,7 +13,7 @@ import threading
 import pytest
 
 import servers
-from cachefs import Volume, children, need_engine, wait_until
+from cachefs import Volume, children, need_engine, stop_process, wait_until
 from s3volume import S3Volume
 from syscalls import data, write
 
@@ -193,10 +193,10 @@ def test_frozen_database(ws, kind):
     server = servers.started(ws, kind())
     vol = Volume(ws, url=server.database().url)
     mnt = vol.mount(LIMIT + ",attr-cache=0,entry-cache=0,heartbeat=600")
-    os.kill(server.process.pid, signal.SIGSTOP)
+    stop_process(server.process.pid)
     try:
         for child in children(server.process.pid):
-            os.kill(child, signal.SIGSTOP)
+            stop_process(child)
         asking = in_background(os.mkdir, mnt / "d")
         found = wait_until(lambda: stuck(mnt, "(?:getattr|lookup|mkdir)", 1), 30, "the report")
         assert re.match(r"metadata (getattr|lookup|mknod) \(", found[0]), found

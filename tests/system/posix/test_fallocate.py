@@ -15,7 +15,7 @@ import pytest
 
 import servers
 from admin import fsck
-from cachefs import SLOW, need_engine, wait_until
+from cachefs import SLOW, need_engine, stop_process, wait_until
 from syscalls import FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE
 from syscalls import data, fails, fallocate, read, write
 
@@ -304,7 +304,7 @@ def test_first_copies_at_once(mnt):
         stacks = [(task / "stack").read_text() for task in pathlib.Path("/proc/self/task").iterdir()]
         return sum("fuse_copy_file_range" in s for s in stacks)
 
-    os.kill(pid, signal.SIGSTOP)
+    stop_process(pid)
     try:
         with concurrent.futures.ThreadPoolExecutor(n) as pool:
             copies = [pool.submit(os.copy_file_range, src, dst, len(content)) for src, dst in pairs]

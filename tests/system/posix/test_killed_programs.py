@@ -14,7 +14,7 @@ import time
 import pytest
 
 import servers
-from cachefs import SLOW, Volume, need_engine, wait_until
+from cachefs import SLOW, Volume, need_engine, stop_process, wait_until
 from syscalls import data, read, write
 from test_faults import locker
 
@@ -73,7 +73,7 @@ class Frozen:
     def __enter__(self):
         self.pids = [self.server.process.pid, *self.server._children()]
         for pid in self.pids:
-            os.kill(pid, signal.SIGSTOP)
+            stop_process(pid)
         # One thread takes the signal; until it runs, others may still answer.
         wait_until(lambda: all(map(is_stopped, self.pids)), 20, "the server to stop")
 

@@ -10,7 +10,7 @@ import tempfile
 
 import pytest
 
-from cachefs import SLOW, children, tool, wait_until
+from cachefs import SLOW, children, stop_process, tool, wait_until
 from syscalls import data, read, write
 
 # writes files, prints a name when its data is promised
@@ -206,7 +206,7 @@ def mount_beside_one_that_dies(ws, volume):
     """The question whether it is dead is under way when its processes end. Returns its message and status."""
     dead = volume.mount("no-supervise")
     write(dead / "f", b"x")
-    os.kill(dead.pid(), signal.SIGSTOP)
+    stop_process(dead.pid())
     with tempfile.TemporaryFile("w+") as err:
         p = ws.popen([tool("cachefs"), "mount", volume.url, str(dead.path)], stderr=err)
         try:
@@ -236,7 +236,7 @@ def test_mount_that_hangs_is_not_taken_for_dead(ws, volume):
     """Its process is stopped, and may go on."""
     mnt = volume.mount("no-supervise")
     write(mnt / "f", b"x")
-    os.kill(mnt.pid(), signal.SIGSTOP)
+    stop_process(mnt.pid())
     try:
         r = ws.run("mount.cachefs", volume.url, mnt.path)
     finally:

@@ -14,7 +14,7 @@ import time
 import pytest
 
 import cachefs_check
-from cachefs import SLOW, Clock, mountinfo, wait_until
+from cachefs import SLOW, Clock, mountinfo, stop_process, wait_until
 from syscalls import FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE
 from syscalls import data, fails, fallocate, read, write
 from test_concurrency import ENGINES, engine_volume
@@ -572,7 +572,7 @@ def test_volume_made_anew_under_a_mount(ws, engine):
     wait_until(lambda: v.status()["usage"]["used_inodes"] == 2, 30, "the usage to be stored")
     # So is a commit that is under way when the mount is stopped.
     wait_until(lambda: old.stat("data_dirty_bytes") == 0, 30, "the first bytes to be stored")
-    os.kill(old.pid(), signal.SIGSTOP)
+    stop_process(old.pid())
     ws.run("cachefs", "destroy", "--yes", "--force", v.url, v.status()["setting"]["UUID"], check=True)
     ws.run("cachefs", "format", v.url, "anew", "--storage", "file", "--bucket", v.bucket, check=True)
     new = v.mount("heartbeat=1")
@@ -621,7 +621,7 @@ def test_volume_made_anew_while_the_machine_slept(ws, engine, change):
     write(old / "f", b"x")
     p = ws.python(LATE, str(old), change, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert p.stdout.readline() == "written\n"
-    os.kill(old.pid(), signal.SIGSTOP)
+    stop_process(old.pid())
     ws.run("cachefs", "destroy", "--yes", "--force", v.url, v.status()["setting"]["UUID"], check=True)
     v.format()
     new = v.mount("heartbeat=1")

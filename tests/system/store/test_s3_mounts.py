@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from cachefs import SLOW, wait_until
+from cachefs import SLOW, stop_process, wait_until
 from s3volume import S3Volume
 from syscalls import data, read, write
 from test_s3 import FAULTS
@@ -185,7 +185,7 @@ LATE = r"no success so far, .*: op=%s key=vol/\S+ tried_s=\S+ left_s=\d\S+ tries
 
 
 def freeze(s3, via):
-    s3.process.send_signal(signal.SIGSTOP)
+    stop_process(s3.process.pid)
 
 
 def refuse(s3, via):

@@ -84,10 +84,27 @@ static int parse_query_item(const char *s, size_t len, struct cfs_url_query *q, 
 	return r == -EINVAL ? fail(err, "bad %-escape in the query part") : r;
 }
 
+static bool is_secret_key(const char *s, size_t len)
+{
+	static const char *const words[] = {"pass", "pwd", "secret", "token", "credential"};
+	cfs_auto_free char *key = NULL;
+	size_t i;
+
+	/* Text that cannot be parsed is not shown. */
+	if (cfs_url_decode(s, len, true, &key) < 0)
+		return true;
+	for (i = 0; i < CFS_ARRAY_SIZE(words); i++)
+		if (strcasestr(key, words[i]))
+			return true;
+	len = strlen(key);
+	return len >= 3 && strcasecmp(key + len - 3, "key") == 0;
+}
+
 /* `s` is what follows the '?', NULL when there is none. */
 static int parse_query(const char *s, struct cfs_url *u, char err[ERRLEN])
 {
 	struct cfs_url_query *bigger;
+	bool after_secret = false;
 	size_t len;
 	int r;
 
@@ -101,6 +118,10 @@ static int parse_query(const char *s, struct cfs_url *u, char err[ERRLEN])
 		u->query = bigger;
 		bigger += u->n_query++;
 		*bigger = (struct cfs_url_query){0};
+		/* The names of unknown options are shown, which the rest of a secret must not be. */
+		if (after_secret && !memchr(s, '=', len))
+			return fail(err, "option without '=' behind a password (write & as %26)");
+		after_secret = is_secret_key(s, strcspn(s, "=&"));
 		r = parse_query_item(s, len, bigger, err);
 		if (r < 0)
 			return r;
@@ -445,24 +466,13 @@ static void put(struct out *o, const char *s, size_t len)
 	o->buf[o->used] = 0;
 }
 
-static bool is_secret_key(const char *s, size_t len)
-{
-	static const char *const words[] = {"pass", "pwd", "secret", "token", "credential"};
-	cfs_auto_free char *key = NULL;
-	size_t i;
-
-	/* Text that cannot be parsed is not shown. */
-	if (cfs_url_decode(s, len, true, &key) < 0)
-		return true;
-	for (i = 0; i < CFS_ARRAY_SIZE(words); i++)
-		if (strcasestr(key, words[i]))
-			return true;
-	len = strlen(key);
-	return len >= 3 && strcasecmp(key + len - 3, "key") == 0;
-}
-
+/*
+ * A ';' separates items for some drivers, but it ends no secret: cfs_url_parse() gives it to the
+ * value. An item without '=' behind a secret is the rest of one that has a raw '&'.
+ */
 static void mask_query(struct out *o, const char *s)
 {
+	bool after_secret = false;
 	size_t len, key_len;
 
 	for (; *s; s += len) {
@@ -470,12 +480,16 @@ static void mask_query(struct out *o, const char *s)
 			put(o, s++, 1);
 		len = strcspn(s, "&;");
 		key_len = strcspn(s, "=&;");
-		if (key_len == len || !is_secret_key(s, key_len)) {
-			put(o, s, len);
+		if (key_len == len && after_secret) {
+			put(o, MASK, strlen(MASK));
 			continue;
 		}
-		put(o, s, key_len + 1);
-		put(o, MASK, strlen(MASK));
+		after_secret = key_len < len && is_secret_key(s, key_len);
+		put(o, s, after_secret ? key_len + 1 : len);
+		if (after_secret) {
+			put(o, MASK, strlen(MASK));
+			len = strcspn(s, "&");
+		}
 	}
 }
 
@@ -483,21 +497,45 @@ static void mask_query(struct out *o, const char *s)
  * No '@': in a sound URL every ':' leads to a port. Any other text behind a ':' may be a password
  * whose '@' was forgotten. Returns the first byte that must not be shown, `len` when there is none.
  */
-static size_t find_non_port(const char *s, size_t len)
+static size_t find_non_port(const char *s, size_t len, bool redis)
 {
 	size_t i = 0, end;
 
+	/* Redis needs a host before a port. */
+	if (redis && len > 1 && *s == ':')
+		return 1;
 	while (i < len) {
 		if (s[i] == '[' && memchr(s + i, ']', len - i)) {
 			i = (size_t)((const char *)memchr(s + i, ']', len - i) - s);
 		} else if (s[i] == ':') {
 			end = i + 1 + strspn(s + i + 1, "0123456789");
-			if (end < len && !strchr(",)/", s[end]))
+			if ((end < len && !strchr(",)/", s[end])) || end > i + 6)
 				return i + 1;
 			i = end;
 			continue;
 		}
 		i++;
+	}
+	return len;
+}
+
+/*
+ * Options as of libpq, password='a b': returns where the value of the first secret begins, `len` when
+ * there is none. The end of the value cannot be told.
+ */
+static size_t find_assignment(const char *s, size_t len)
+{
+	const char *equals = *s == '/' ? s + len : s; /* a file's name may have '=' */
+	size_t key, end;
+
+	while ((equals = memchr(equals, '=', len - (size_t)(equals - s)))) {
+		end = (size_t)(equals++ - s);
+		while (end && s[end - 1] == ' ')
+			end--;
+		for (key = end; key && (isalnum((unsigned char)s[key - 1]) || s[key - 1] == '_');)
+			key--;
+		if (key < end && is_secret_key(s + key, end - key))
+			return (size_t)(equals - s);
 	}
 	return len;
 }
@@ -515,10 +553,16 @@ static const char *after_scheme(const char *text)
 /* The text before the last '@', which may be in the query part. */
 static void mask_userinfo(struct out *o, const char *s, size_t len, bool redis)
 {
+	const char *colon = strcasestr(s, "%3a");
 	size_t shown = strcspn(s, ":?");
 
-	if (shown < len)
+	/* An encoded ':' is part of the user's name, but it is taken for the separator. */
+	if (colon && (size_t)(colon - s) < CFS_MIN(shown, len)) {
+		put(o, s, (size_t)(colon - s) + 3);
+		shown = 0;
+	} else if (shown < len) {
 		put(o, s, shown + 1);
+	}
 	/* A lone word is a user, but for Redis, where people take it for the password. */
 	if (shown < len || redis)
 		put(o, MASK, strlen(MASK));
@@ -531,7 +575,8 @@ void cfs_url_mask(const char *text, char *buf, size_t size)
 	const char *rest = after_scheme(text), *at, *query;
 	struct out o = {buf, size, 0};
 	bool sqlite = strncasecmp(text, "sqlite3://", 10) == 0;
-	bool redis = rest == text || strncasecmp(text, "redis", 5) == 0;
+	bool redis = rest == text || strncasecmp(text, "redis", 5) == 0 ||
+		     strncasecmp(text, "unix:", 5) == 0;
 	size_t len, shown;
 
 	if (!size)
@@ -541,6 +586,13 @@ void cfs_url_mask(const char *text, char *buf, size_t size)
 
 	/* The last '@' wherever it is: raw passwords hold '/', '?' and '@'. A file has none. */
 	at = sqlite ? NULL : strrchr(rest, '@');
+	len = CFS_MIN(strcspn(rest, ":?"), at ? (size_t)(at - rest) : 0);
+	shown = find_assignment(rest, len);
+	if (at && shown < len) {
+		put(&o, rest, shown);
+		put(&o, MASK, strlen(MASK));
+		return;
+	}
 	if (at) {
 		mask_userinfo(&o, rest, (size_t)(at - rest), redis);
 		rest = at;
@@ -548,10 +600,13 @@ void cfs_url_mask(const char *text, char *buf, size_t size)
 	/* Behind the last '@' the query part may have begun already. */
 	query = strpbrk(rest, at ? "?&;" : "?");
 	len = query ? (size_t)(query - rest) : strlen(rest);
-	shown = at || sqlite ? len : find_non_port(rest, len);
+	shown = at || sqlite ? len : find_non_port(rest, len, redis);
+	if (!sqlite)
+		shown = find_assignment(rest, shown);
 	put(&o, rest, shown);
+	/* A '?' behind what may be a password may be part of it. */
 	if (shown < len)
 		put(&o, MASK, strlen(MASK));
-	if (query)
+	else if (query)
 		mask_query(&o, query);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/text/url.h"
 #include "base/utf8.h"
@@ -51,14 +52,58 @@ static size_t url_length(const char *url)
 	return len;
 }
 
+/* A META-URL without its scheme, or a password where none belongs. */
+static bool has_bare_secret(const char *argument)
+{
+	static const char *const keys[] = {"password=", "passwd=",     "passphrase=", "secret=",
+					   "token=",	"secret-key=", "secret_key="};
+	const char *at = strrchr(argument, '@'), *colon = strchr(argument, ':');
+	size_t i;
+
+	/* Files and options have '@' as well. */
+	if (at && colon && colon < at && !strchr("/.-", *argument))
+		return true;
+	for (i = 0; i < CFS_ARRAY_SIZE(keys); i++)
+		if (strcasestr(argument, keys[i]))
+			return true;
+	return false;
+}
+
+/* The first argument without "://" that has a secret and is in the text. */
+static char *find_bare_secret(char *text, size_t *ret_len)
+{
+	char **argument, *found, *first = NULL;
+
+	for (argument = arguments; argument && *argument; argument++) {
+		if (strstr(*argument, "://") || !has_bare_secret(*argument))
+			continue;
+		found = strstr(text, *argument);
+		if (found && (!first || found < first)) {
+			first = found;
+			*ret_len = strlen(*argument);
+		}
+	}
+	return first;
+}
+
+static char *find_secret(char *text, size_t *ret_len)
+{
+	char *url = find_url(text), *bare = find_bare_secret(text, ret_len);
+
+	if (bare && (!url || bare < url))
+		return bare;
+	if (url)
+		*ret_len = url_length(url);
+	return url;
+}
+
 /* Masks the secrets of URLs in any word: arguments are easily given in the wrong order. */
 static void mask(char *text, FILE *out)
 {
 	char word[1024], masked[4096], *url;
 	size_t len;
 
-	for (; (url = find_url(text)); text = url + len) {
-		len = url_length(url);
+	for (; (url = find_secret(text, &len)); text = url + len) {
 		snprintf(word, sizeof(word), "%.*s", (int)len, url);
 		cfs_url_mask(word, masked, sizeof(masked));
 		fprintf(out, "%.*s%s", (int)(url - text), text, masked);
@@ -158,7 +203,7 @@ char **cmd_hide_secrets(int argc, char **argv)
 		masked = malloc(4 * len + 64);
 		if (!copy[i] || !masked)
 			abort();
-		if (strstr(argv[i], "://")) {
+		if (strstr(argv[i], "://") || has_bare_secret(argv[i])) {
 			cfs_url_mask(argv[i], masked, 4 * len + 64);
 			/*
 			 * ps(1) shows the original bytes, so they are overwritten in place. The

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import sqlite3
 import subprocess
 
@@ -369,3 +370,38 @@ def test_arguments_that_are_mixed_up_do_not_show_secrets(ws, volume, password):
         r = ws.run("cachefs", *argv)
         assert r.returncode in (1, 2) and "redis://:****@localhost/1" in r.stderr, r.stderr
         assert "hidden" not in r.stderr
+
+
+def test_urls_without_a_scheme_do_not_show_secrets(ws):
+    """They are those of Redis, and in the process list for as long as the server does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = "me:hidden@127.0.0.1:%d/1" % silent.getsockname()[1]
+        p = subprocess.Popen(
+            [tool("cachefs"), "status", url], env=ws.env(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        try:
+            silent.settimeout(20)
+            silent.accept()[0].close()  # it has begun with its work
+            with open("/proc/%d/cmdline" % p.pid, "rb") as f:
+                shown = f.read().decode()
+        finally:
+            p.kill()
+            p.communicate()
+    assert url.replace("hidden", "****") in shown and "hidden" not in shown
+
+
+@pytest.mark.parametrize(
+    "argv, shown",
+    [
+        (["status", "URL", "me:hidden@localhost/1"], "'me:****@localhost/1'"),
+        (["info", ":hidden@localhost"], " :****@localhost: "),
+        (["status", "--password=hidden"], "'--password=****'"),
+        (["status", "URL", "host=h password=hidden user=me"], "'host=h password=****'"),
+        (["me:hidden@localhost"], "'me:****@localhost'"),
+        (["status", "host=h password=hidden"], "bad host"),
+        (["status", "postgres://me@h/db?password=x&hidden"], "write & as %26"),
+    ],
+)
+def test_misplaced_passwords_are_masked(ws, volume, argv, shown):
+    r = ws.run("cachefs", *[volume.url if a == "URL" else a for a in argv])
+    assert r.returncode in (1, 2) and shown in r.stderr and "hidden" not in r.stderr, r.stderr

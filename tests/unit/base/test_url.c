@@ -119,6 +119,7 @@ static void broken_urls(void **state)
 		"mysql://root:sec@unix()/db",
 		"sqlite3://",
 		"sqlite3://?a=b",
+		"postgres://h/db?password=a&sec",
 	};
 	struct cfs_url url;
 	char err[256];
@@ -159,6 +160,23 @@ static void masked(void **state)
 		{"postgres://h/db?password=secret&user=a@b", "postgres://h/db?****@b"},
 		{"mysql://u:p@(h:1)/db?a=b@c;password=secret&x=1",
 		 "mysql://u:****@c;password=****&x=1"},
+		/* characters that end a part, in a secret */
+		{"postgres://h/db?password=a;secret&x=1", "postgres://h/db?password=****&x=1"},
+		{"postgres://h/db?password=a&secret&x=1", "postgres://h/db?password=****&****&x=1"},
+		{"redis://h/1?a&b=1;c", "redis://h/1?a&b=1;c"},
+		{"redis://:pa?secret/1", "redis://:****"},
+		{"redis://:12/secret", "redis://:****"},
+		{"postgres://u:1234567/db", "postgres://u:****"},
+		{"postgres://u%3Asecret@h/db", "postgres://u%3A****@h/db"},
+		{"mysql://u%3as:x@(h)/db?x=%3a", "mysql://u%3a****@(h)/db?x=%3a"},
+		{"unix://secret@/run/a.sock?db=1", "unix://****@/run/a.sock?db=1"},
+		{"redis://:my_password=secret@h", "redis://:****@h"},
+		/* options as of libpq */
+		{"host=h password=secret", "host=h password=****"},
+		{"host=h password = 's e@c:r?et' x=1", "host=h password =****"},
+		{"postgres://h pgpassword=secret?a=1", "postgres://h pgpassword=****"},
+		{"postgres://h password=a@secret", "postgres://h password=****"},
+		{"postgres://host=h dbname=d", "postgres://host=h dbname=d"},
 		/* half broken */
 		{"mysql:/root:secret@(h)/db", "mysql:****@(h)/db"},
 		{"mysql://root:secret(h:3306)/db", "mysql://root:****"},

@@ -471,7 +471,7 @@ static bool kills_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
  * must not.
  */
 static int change_nothing(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t *set,
-			  struct cfs_attr *want, struct cfs_vfs_attr *ret)
+			  struct cfs_vfs_attr *ret)
 {
 	const uint16_t set_id = S_ISUID | S_ISGID;
 	int r = get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms);
@@ -479,8 +479,6 @@ static int change_nothing(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino,
 
 	if (r < 0)
 		return r;
-	if (!(*set & CFS_SET_CTIME))
-		want->ctime = ctx->now;
 	*set |= CFS_SET_CTIME;
 	if (ret->attr.type == CFS_TYPE_DIR || !(mode & set_id))
 		return 0;
@@ -505,6 +503,11 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	if (ino_is_special(ino))
 		return set & (CFS_VFS_SET_SIZE) ? special_getattr(v, ino, &ret->attr) : -EPERM;
 	ino = ino_in(v, ino);
+	/*
+	 * With writeback_cache the kernel sends a ctime of its own. It counts in ticks of the kernel,
+	 * and other mounts would not see the second of two changes within one.
+	 */
+	want.ctime = ctx->now;
 	/* The format has no times before 1970 and its clients take them for "now". */
 	if ((set & CFS_SET_ATIME) && want.atime.tv_sec < 0)
 		set = (set & ~(uint32_t)CFS_SET_ATIME) | CFS_SET_ATIME_NOW;
@@ -524,7 +527,7 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			set = (set & ~(uint32_t)CFS_SET_KILL_SUID) |
 			      dropped_set_id(ctx, &ret->attr);
 	} else if (!(set & ~(uint32_t)CFS_SET_CTIME)) {
-		r = change_nothing(v, &late, ino, &set, &want, ret);
+		r = change_nothing(v, &late, ino, &set, ret);
 		if (r < 0 || !set)
 			return stale_if_gone(v, ino, r);
 		ret->attr_ms = (uint32_t)v->conf.attr_timeout_ms;
@@ -539,6 +542,7 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	r = settle_before_setattr(v, &late, ino, set);
 	if (r < 0)
 		return stale_if_gone(v, ino, r);
+	want.ctime = late.now;
 	seq = cache_seq(&v->cache);
 	asked_ns = cfs_now_ns();
 	r = cfs_meta_setattr(v->conf.meta, &late, ino, set, &want, &ret->attr);

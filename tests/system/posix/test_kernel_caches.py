@@ -157,6 +157,20 @@ def test_an_open_sees_the_length_that_another_mount_has_closed(volume, how):
     os.close(held)
 
 
+@pytest.mark.parametrize("opts", ["", "writeback_cache"])
+def test_an_open_sees_content_under_an_old_mtime(volume, opts):
+    """cp -p and rsync -t restore it, and the length may be the same. Kernels count the times that
+    they give in ticks of some milliseconds: here several changes are made in each."""
+    mnt, other = volume.mount(), volume.mount(opts)
+    for turn in range(100):
+        content = b"%04d" % turn
+        fd = os.open(other / "f", os.O_CREAT | os.O_WRONLY)
+        os.pwrite(fd, content, 0)
+        os.utime(fd, ns=(10**18, 10**18))
+        os.close(fd)
+        assert ((mnt / "f").read_bytes(), os.stat(mnt / "f").st_mtime_ns) == (content, 10**18)
+
+
 @pytest.mark.parametrize("told", [os.stat, lambda path: os.listdir(path.parent)], ids=["stat", "listing"])
 def test_an_open_of_an_unchanged_file_keeps_its_attributes(volume, told):
     mnt = volume.mount(LONG)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/module.h"
 #include "meta/sql/engine-ops.h"
@@ -318,6 +319,22 @@ static int parse_sync_wait(struct mysql_db *db, const struct cfs_url *url, char 
 	return cfs_fail(err, -EINVAL, "mysql://: wsrep_sync_wait must be 0 to 15");
 }
 
+static int describe(struct mysql_db *db)
+{
+	cfs_auto_free char *where = NULL;
+	int r = db->socket
+			? asprintf(&where, "mysql://unix(%s)/%s", db->socket, db->database)
+			: asprintf(&where, "mysql://(%s:%u)/%s", db->host, db->port, db->database);
+
+	if (r < 0) {
+		where = NULL;
+		return -ENOMEM;
+	}
+	/* The name of the database may be options with a password. */
+	db->sql.where = cfs_url_masked(where);
+	return db->sql.where ? 0 : -ENOMEM;
+}
+
 static int parse(struct mysql_db *db, const struct cfs_url *url, char err[256])
 {
 	int r;
@@ -340,12 +357,7 @@ static int parse(struct mysql_db *db, const struct cfs_url *url, char err[256])
 		r = parse_tls(db, url, err);
 	if (!r)
 		r = parse_sync_wait(db, url, err);
-	if (!r && db->socket)
-		r = asprintf(&db->sql.where, "mysql://unix(%s)/%s", db->socket, db->database);
-	else if (!r)
-		r = asprintf(&db->sql.where, "mysql://(%s:%u)/%s", db->host, db->port,
-			     db->database);
-	return r < 0 ? r : 0;
+	return r ? r : describe(db);
 }
 
 static void close_engine(struct cfs_engine *e)

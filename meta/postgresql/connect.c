@@ -146,18 +146,23 @@ static int set_schema(struct pg_db *db, const char *schema, char err[256])
 
 int pg_parse_url(struct pg_db *db, const struct cfs_url *url, char err[256])
 {
+	cfs_auto_free char *where = NULL;
 	int r = 0;
 
 	if (!url->path || !*url->path)
 		return cfs_fail(err, -EINVAL, "postgres://: the name of the database is missing");
-	if (asprintf(&db->sql.where, "postgres://%s/%s",
+	if (asprintf(&where, "postgres://%s/%s",
 		     url->hosts	   ? url->hosts
 		     : url->socket ? url->socket
 				   : "",
 		     url->path) < 0) {
-		db->sql.where = NULL;
+		where = NULL;
 		return -ENOMEM;
 	}
+	/* The name of the database may be options of libpq, or the rest of a password. */
+	db->sql.where = cfs_url_masked(where);
+	if (!db->sql.where)
+		return -ENOMEM;
 	if (url->socket)
 		r = add(db, "host", url->socket);
 	else if (url->hosts)

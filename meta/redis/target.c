@@ -158,7 +158,10 @@ static int parse_hosts(struct rds_target *t, const struct cfs_url *url, char err
 		hosts = comma + 1;
 	}
 	r = parse_seeds(t, hosts, t->master ? SENTINEL_PORT : DEFAULT_PORT);
-	return r == -EINVAL ? bad(err, "bad host or port", hosts) : r;
+	/* It may be the beginning of a password, so it is not printed. */
+	if (r == -EINVAL)
+		return cfs_fail(err, r, "bad host before the port (in a password write / as %%2F)");
+	return r;
 }
 
 static int parse_db(struct rds_target *t, const struct cfs_url *url, char err[256])

@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/text/json.h"
+#include "base/text/url.h"
 #include "meta/setting/setting-internal.h"
 
 enum kind { STRING, SECRET, FLAG, INT, U32, U64, TIERS };
@@ -430,6 +431,16 @@ static json_t *encode_tiers(const struct cfs_setting *s, int *rc)
 
 enum secrets { ENCRYPTED, MASKED };
 
+/* The bucket of some storages of the other client is a URL with a password. */
+static json_t *mask_bucket(const struct cfs_setting *s, int *rc)
+{
+	cfs_auto_free char *masked = cfs_url_masked(s->bucket);
+
+	if (!masked)
+		*rc = -ENOMEM;
+	return masked ? encode_text(masked, rc) : NULL;
+}
+
 /* NULL: leave the field out. On failure *rc is set. */
 static json_t *encode_field(const struct field *f, const struct cfs_setting *s,
 			    enum secrets secrets, int *rc)
@@ -441,6 +452,8 @@ static json_t *encode_field(const struct field *f, const struct cfs_setting *s,
 		return NULL;
 	switch (f->kind) {
 	case STRING:
+		if (secrets == MASKED && text_of(f, s) == s->bucket && strcmp(s->storage, "file"))
+			return mask_bucket(s, rc);
 		return encode_text(text_of(f, s), rc);
 	case SECRET:
 		if (secrets == MASKED)

@@ -525,7 +525,7 @@ static size_t find_non_port(const char *s, size_t len, bool redis)
  */
 static size_t find_assignment(const char *s, size_t len)
 {
-	const char *equals = *s == '/' ? s + len : s; /* a file's name may have '=' */
+	const char *equals = s;
 	size_t key, end;
 
 	while ((equals = memchr(equals, '=', len - (size_t)(equals - s)))) {
@@ -601,7 +601,8 @@ void cfs_url_mask(const char *text, char *buf, size_t size)
 	query = strpbrk(rest, at ? "?&;" : "?");
 	len = query ? (size_t)(query - rest) : strlen(rest);
 	shown = at || sqlite ? len : find_non_port(rest, len, redis);
-	if (!sqlite)
+	/* A file's name may have '='. */
+	if (!sqlite && *text != '/')
 		shown = find_assignment(rest, shown);
 	put(&o, rest, shown);
 	/* A '?' behind what may be a password may be part of it. */
@@ -609,4 +610,14 @@ void cfs_url_mask(const char *text, char *buf, size_t size)
 		put(&o, MASK, strlen(MASK));
 	else if (query)
 		mask_query(&o, query);
+}
+
+char *cfs_url_masked(const char *text)
+{
+	size_t size = 4 * strlen(text) + 64;
+	char *masked = malloc(size);
+
+	if (masked)
+		cfs_url_mask(text, masked, size);
+	return masked;
 }

@@ -37,5 +37,7 @@ int cfs_url_decode(const char *text, size_t len, bool plus_is_space, char **ret)
 
 /* The text with every password and secret query value replaced by "****"; always terminated. */
 void cfs_url_mask(const char *text, char *buf, size_t size);
+/* The same, malloc'ed. NULL: out of memory. */
+char *cfs_url_masked(const char *text);
 
 #endif

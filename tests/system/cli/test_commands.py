@@ -400,6 +400,8 @@ def test_urls_without_a_scheme_do_not_show_secrets(ws):
         (["me:hidden@localhost"], "'me:****@localhost'"),
         (["status", "host=h password=hidden"], "bad host"),
         (["status", "postgres://me@h/db?password=x&hidden"], "write & as %26"),
+        (["status", "postgres:///host=127.0.0.1 password=hidden"], "password=****"),
+        (["status", "redis://:1/hidden@h"], "write / as %2F"),
     ],
 )
 def test_misplaced_passwords_are_masked(ws, volume, argv, shown):

@@ -176,6 +176,8 @@ static void masked(void **state)
 		{"host=h password = 's e@c:r?et' x=1", "host=h password =****"},
 		{"postgres://h pgpassword=secret?a=1", "postgres://h pgpassword=****"},
 		{"postgres://h password=a@secret", "postgres://h password=****"},
+		{"postgres:///host=h password=secret", "postgres:///host=h password=****"},
+		{"/data/key=5/x", "/data/key=5/x"},
 		{"postgres://host=h dbname=d", "postgres://host=h dbname=d"},
 		/* half broken */
 		{"mysql:/root:secret@(h)/db", "mysql:****@(h)/db"},

@@ -158,10 +158,16 @@ static void test_unknown_fields(void **state)
 	again = rewritten(text);
 	assert_string_equal(again, text);
 	free(again);
-	/* A secret may be among them. */
+	/* A secret may be among them, and in the bucket. */
 	s = decode(text);
+	free(s->storage);
+	free(s->bucket);
+	s->storage = strdup("redis");
+	s->bucket = strdup("me:hidden@host/1");
 	assert_int_equal(cfs_setting_show(s, &again), 0);
 	assert_null(strstr(again, "Later"));
+	assert_null(strstr(again, "hidden"));
+	assert_non_null(strstr(again, "\"me:****@host/1\""));
 	free(again);
 	cfs_setting_free(s);
 }

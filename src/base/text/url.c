@@ -119,6 +119,9 @@ static int parse_query(const char *s, struct cfs_url *u, char err[ERRLEN])
 		bigger += u->n_query++;
 		*bigger = (struct cfs_url_query){0};
 		/* The names of unknown options are shown, which the rest of a secret must not be. */
+		if (memchr(s, '@', strcspn(s, "=&")))
+			return fail(err, "'@' in the name of an option (in a password write ? as"
+					 " %3F, & as %26, @ as %40)");
 		if (after_secret && !memchr(s, '=', len))
 			return fail(err, "option without '=' behind a password (write & as %26)");
 		after_secret = is_secret_key(s, strcspn(s, "=&"));
@@ -497,12 +500,11 @@ static void mask_query(struct out *o, const char *s)
  * No '@': in a sound URL every ':' leads to a port. Any other text behind a ':' may be a password
  * whose '@' was forgotten. Returns the first byte that must not be shown, `len` when there is none.
  */
-static size_t find_non_port(const char *s, size_t len, bool redis)
+static size_t find_non_port(const char *s, size_t len, bool needs_host)
 {
 	size_t i = 0, end;
 
-	/* Redis needs a host before a port. */
-	if (redis && len > 1 && *s == ':')
+	if (needs_host && len > 1 && *s == ':')
 		return 1;
 	while (i < len) {
 		if (s[i] == '[' && memchr(s + i, ']', len - i)) {
@@ -570,6 +572,22 @@ static void mask_userinfo(struct out *o, const char *s, size_t len, bool redis)
 		put(o, s, len);
 }
 
+/* Whether s[len] is in the value of a secret of the query part. */
+static bool ends_in_secret(const char *s, size_t len)
+{
+	const char *p = strchr(s, '?'), *end = s + len;
+	size_t key;
+
+	for (; p && p < end; p++) {
+		if (!strchr("?&;", *p) || memchr(p + 1, '&', (size_t)(end - p - 1)))
+			continue;
+		key = strcspn(p + 1, "=?&;");
+		if (p + 1 + key < end && p[1 + key] == '=' && is_secret_key(p + 1, key))
+			return true;
+	}
+	return false;
+}
+
 void cfs_url_mask(const char *text, char *buf, size_t size)
 {
 	const char *rest = after_scheme(text), *at, *query;
@@ -595,12 +613,14 @@ void cfs_url_mask(const char *text, char *buf, size_t size)
 	}
 	if (at) {
 		mask_userinfo(&o, rest, (size_t)(at - rest), redis);
-		rest = at;
+		rest = ends_in_secret(rest, (size_t)(at - rest)) ? at + strcspn(at, "&") : at;
 	}
 	/* Behind the last '@' the query part may have begun already. */
 	query = strpbrk(rest, at ? "?&;" : "?");
 	len = query ? (size_t)(query - rest) : strlen(rest);
-	shown = at || sqlite ? len : find_non_port(rest, len, redis);
+	/* For libpq, ":5432" is a port of the usual host. */
+	shown = at || sqlite ? len
+			     : find_non_port(rest, len, strncasecmp(text, "postgres", 8) != 0);
 	/* A file's name may have '='. */
 	if (!sqlite && *text != '/')
 		shown = find_assignment(rest, shown);

@@ -120,6 +120,7 @@ static void broken_urls(void **state)
 		"sqlite3://",
 		"sqlite3://?a=b",
 		"postgres://h/db?password=a&sec",
+		"redis://u:7?sec@h/1",
 	};
 	struct cfs_url url;
 	char err[256];
@@ -164,8 +165,12 @@ static void masked(void **state)
 		{"postgres://h/db?password=a;secret&x=1", "postgres://h/db?password=****&x=1"},
 		{"postgres://h/db?password=a&secret&x=1", "postgres://h/db?password=****&****&x=1"},
 		{"redis://h/1?a&b=1;c", "redis://h/1?a&b=1;c"},
+		{"postgres://u@h/db?x=1&password=a@secret&y=1", "postgres://u@h/db?****&y=1"},
+		{"mysql://u:p@(h)/db?password=a?b;c@secret", "mysql://u:****"},
 		{"redis://:pa?secret/1", "redis://:****"},
 		{"redis://:12/secret", "redis://:****"},
+		{"other://:12?secret", "other://:****"},
+		{"postgres://:5432/db", "postgres://:5432/db"},
 		{"postgres://u:1234567/db", "postgres://u:****"},
 		{"postgres://u%3Asecret@h/db", "postgres://u%3A****@h/db"},
 		{"mysql://u%3as:x@(h)/db?x=%3a", "mysql://u%3a****@(h)/db?x=%3a"},

@@ -65,7 +65,8 @@ def test_one_directory_with_many_threads(ws):
     report = mdtest(ws, vol.url, "--depth", "0", "--files", "300", "--threads", "100")
     judge(report, {"create": 300, "stat": 300, "list": 1, "unlink": 300, "rmdir": 1}, True)
     ops = {o["name"]: o for o in report["operations"]}
-    assert ops["stat"]["round_trips"] == 1
+    # One for each, and counters may be read in the background.
+    assert 300 <= round(300 * ops["stat"]["round_trips"]) <= 301
 
 
 @pytest.mark.parametrize("engine", ENGINES)

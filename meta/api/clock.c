@@ -2,7 +2,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "base/activity.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "meta/api/clock.h"
@@ -39,13 +38,9 @@ void cfs_clock_read(struct cfs_meta *m)
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	int64_t off_s, there_s, here_s = cfs_wall_s(), began_s = boot_s();
 	uint64_t asked_ms = cfs_now_ms();
-	int r;
 
-	cfs_activity_wait(CFS_WAIT_META, 0, cfs_meta_op_name(CFS_META_OP_session));
-	r = m->eng->ops->clock(m->eng, &ctx, &there_s);
-	cfs_activity_wait_end();
 	/* On failure the last value stays in force. */
-	if (r < 0)
+	if (m->eng->ops->clock(m->eng, &ctx, &there_s) < 0)
 		return;
 	note_jump(m, there_s, asked_ms); /* first: cfs_clock_s() may be asked by another thread */
 	off_s = there_s - here_s;

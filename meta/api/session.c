@@ -577,14 +577,21 @@ int cfs_meta_each_session(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ses
 				 m->eng->ops->each_session(m->eng, c.ctx, 0, SIZE_MAX, fn, arg));
 }
 
+static void read_clock(struct cfs_meta *m)
+{
+	cfs_activity_wait(CFS_WAIT_META, 0, cfs_meta_op_name(CFS_META_OP_session));
+	cfs_clock_read(m);
+	cfs_activity_wait_end();
+}
+
 int64_t cfs_meta_clock_s(struct cfs_meta *m)
 {
-	cfs_clock_read(m);
+	read_clock(m);
 	return cfs_clock_earliest_s(m);
 }
 
 int64_t cfs_meta_shared_clock_s(struct cfs_meta *m)
 {
-	cfs_clock_read(m);
+	read_clock(m);
 	return cfs_clock_s(m);
 }

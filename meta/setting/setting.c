@@ -431,7 +431,7 @@ static json_t *encode_tiers(const struct cfs_setting *s, int *rc)
 
 enum secrets { ENCRYPTED, MASKED };
 
-/* The bucket of some storages of the other client is a URL with a password. */
+/* The bucket of some storages of JuiceFS is a URL with a password. */
 static json_t *mask_bucket(const struct cfs_setting *s, int *rc)
 {
 	cfs_auto_free char *masked = cfs_url_masked(s->bucket);

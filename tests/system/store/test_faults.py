@@ -427,12 +427,11 @@ def test_database_on_a_full_disk(ws):
     assert len([n for n in os.listdir(mnt.path) if n.startswith("f")]) == made
 
 
-def test_a_full_metadata_disk_can_be_emptied(ws):
-    """Files and data are refused; removals and a later mount go on. A failure here is a volume that cannot be emptied,
-    since each removal needs space."""
+def metadata_disk(ws, size):
+    """A file system of that size, and a volume whose database is on it."""
     where = ws.path("metadisk")
     where.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "cachefs-test", str(where)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=%s" % size, "cachefs-test", str(where)], check=True)
     vol = ws.volume(format=False)
     vol.db = where / "vol.db"
     vol.url = "sqlite3://%s" % vol.db
@@ -443,6 +442,13 @@ def test_a_full_metadata_disk_can_be_emptied(ws):
         subprocess.run(["umount", "-l", str(where)], check=True)
 
     ws.cleanups.append(clean)
+    return where, vol
+
+
+def test_a_full_metadata_disk_can_be_emptied(ws):
+    """Files and data are refused; removals and a later mount go on. A failure here is a volume that cannot be emptied,
+    since each removal needs space."""
+    where, vol = metadata_disk(ws, "64m")
     mnt = vol.mount("io-timeout=2,meta-timeout=2", expect=r"disk of the database is full|ENOSPC")
     os.mkdir(mnt / "d")
     write(mnt / "old", b"x" * 5000)
@@ -479,19 +485,7 @@ def test_a_full_metadata_disk_can_be_emptied(ws):
 
 def test_a_metadata_disk_without_any_space(ws):
     """Programs go on trying. Each gets ENOSPC, the log names the file, and all works when there is space."""
-    where = ws.path("metadisk")
-    where.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "cachefs-test", str(where)], check=True)
-    vol = ws.volume(format=False)
-    vol.db = where / "vol.db"
-    vol.url = "sqlite3://%s" % vol.db
-    vol.format()
-
-    def clean():
-        vol.check_options = None
-        subprocess.run(["umount", "-l", str(where)], check=True)
-
-    ws.cleanups.append(clean)
+    where, vol = metadata_disk(ws, "16m")
     mnt = vol.mount("io-timeout=2,meta-timeout=2", expect=r"disk is full|ENOSPC")
     for i in range(50):
         write(mnt / ("f%d" % i), b"x" * 5000)

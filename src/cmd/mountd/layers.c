@@ -28,8 +28,6 @@
 #define ID_MS 3000
 /* Closed files that are not committed yet, with close=committing. */
 #define MAX_CLOSING 1024
-/* After that many upload deadlines without an upload, the rest stays staged for the next mount. */
-#define DRAIN_PATIENCE 2
 /* Below these budgets, requests and connections get smaller buffers. */
 #define SMALL_BUDGET	  ((uint64_t)128 << 20)
 #define SMALL_CONNECTIONS ((uint64_t)256 << 20)
@@ -573,9 +571,12 @@ int layers_close(struct serve *s, bool session)
 		first = first ? first : r;
 	}
 	if (s->store) {
-		/* Another volume may have the same bucket by now. */
+		/*
+		 * Another volume may have the same bucket by now. The limit is that of
+		 * shutdown.h, which comes first unless its thread could not start.
+		 */
 		if (!cfs_meta_is_gone(s->meta))
-			cfs_stage_drain(s->store, DRAIN_PATIENCE * s->o->put_timeout_ms);
+			cfs_stage_drain(s->store, 2 * s->o->stop_timeout_ms);
 		/* Peers that ask get an error and read the bucket themselves: it may hang. */
 		cfs_store_stop_reads(s->store);
 		peers_leave(s->peers);

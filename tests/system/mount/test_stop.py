@@ -268,9 +268,11 @@ def test_bucket_that_refuses(ws, s3, via):
 
 
 @pytest.mark.deadline(180)
-def test_bucket_is_away_with_writeback(ws, s3, via):
-    """Staged blocks are not lost: the next mount with this cache-dir stores them."""
-    opts = "writeback,cache-dir=%s,stop-timeout=3s,free-space-ratio=0" % ws.path("cache")
+@pytest.mark.parametrize("put", ["1s", "60s"])
+def test_bucket_is_away_with_writeback(ws, s3, via, put):
+    """Staged blocks are not lost: the next mount with this cache-dir stores them. stop-timeout alone says how
+    long the end waits for their upload."""
+    opts = "writeback,cache-dir=%s,stop-timeout=5s,put-timeout=%s,free-space-ratio=0" % (ws.path("cache"), put)
     vol = S3Volume(ws, s3, url=via.url + "/bucket")
     mnt = vol.mount(opts, env=s3.keys)
     mnt.allow(".")
@@ -278,7 +280,9 @@ def test_bucket_is_away_with_writeback(ws, s3, via):
     content = data(300_000)
     write(mnt / "f", content)
     os.kill(mnt.pid(), signal.SIGTERM)
+    start = time.monotonic()
     mnt.wait_end(60, code=2)
+    assert time.monotonic() - start > 4
     assert not re.findall(LOST, mnt.log())
     staged = re.search(r"the process exits: .* staged_bytes=(\d+) \(these stay on disk", mnt.log())
     assert int(staged.group(1)) == len(content), mnt.log()

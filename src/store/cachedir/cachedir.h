@@ -52,6 +52,7 @@ struct cache_dir {
 	char id[64]; /* from .lock; empty until it was opened once. Set before it is in the ring */
 	_Atomic int fd; /* of path; -1 until it was opened once, then the same number for ever */
 	_Atomic int state;
+	_Atomic bool full;	/* DIR_READ_ONLY for lack of space, and for nothing else */
 	_Atomic bool in_memory; /* tmpfs: a read never waits, whatever RWF_NOWAIT says */
 	bool off_root;		/* was on a file system other than "/"; for cfs_cachedir_open() */
 	struct cfs_ticker *keeper; /* kicked when the state gets worse; NULL: none */
@@ -108,6 +109,11 @@ void cfs_cachedir_fini(struct cache_dir *dir);
 int cfs_cachedir_start(struct cache_dir *dir);
 /* Judges an error of the directory's file system and may change its state. Does not wait. */
 void cfs_cachedir_fault(struct cache_dir *dir, const char *what, int err, bool writing);
+/*
+ * Whether blocks may be staged there. A full disk takes no cached blocks until a probe succeeds; a
+ * staged block, whose writer may wait for it, finds out for itself whether there is space.
+ */
+bool cfs_cachedir_may_stage(const struct cache_dir *dir);
 /* A directory that is not DIR_OK, and whose pause has passed. */
 bool cfs_cachedir_retry_is_due(struct cache_dir *dir);
 /* Opens it if it has failed, and writes to it. */

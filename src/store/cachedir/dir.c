@@ -33,6 +33,8 @@ static void set_state(struct cache_dir *dir, enum dir_state state, const char *w
 
 	pthread_mutex_lock(&dir->lock);
 	changed = (enum dir_state)atomic_load(&dir->state) < state;
+	atomic_store(&dir->full, state == DIR_READ_ONLY && (err == -ENOSPC || err == -EDQUOT) &&
+					 (changed || atomic_load(&dir->full)));
 	if (changed) {
 		atomic_store(&dir->state, state);
 		dir->retry_at = cfs_deadline_in(retry_ms);
@@ -297,6 +299,11 @@ int cfs_cachedir_make_parents(struct cache_dir *dir, char *path)
 			return r;
 	}
 	return 0;
+}
+
+bool cfs_cachedir_may_stage(const struct cache_dir *dir)
+{
+	return atomic_load(&dir->state) == DIR_OK || atomic_load(&dir->full);
 }
 
 /* ---- repair ---- */

@@ -162,7 +162,7 @@ static ssize_t run_write(struct cfs_task *task)
 
 	/* A block in a directory that was moved away would be lost with this process. */
 	cfs_cachedir_check_root(w->dir);
-	if (atomic_load(&w->dir->state) != DIR_OK)
+	if (!cfs_cachedir_may_stage(w->dir))
 		return -EAGAIN;
 	cfs_cachedir_await(w->dir, &w->id);
 	/* Blocks that are written at the same time may leave each other no space. */
@@ -263,7 +263,7 @@ static int stage_block(struct cfs_stage *st, const struct cfs_block *b, const st
 
 	if (!cfs_cachedir_is_nameable(b))
 		return -EDQUOT;
-	if (!dir || atomic_load(&dir->state) != DIR_OK)
+	if (!dir || !cfs_cachedir_may_stage(dir))
 		return -ENODEV;
 	r = new_write(st, dir, b, data, &w);
 	if (r < 0)

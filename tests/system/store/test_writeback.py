@@ -3,6 +3,7 @@
 gone, something else in the bucket than what was written, a mount that stands still although it need
 not, or one that outgrows its memory."""
 
+import contextlib
 import errno
 import itertools
 import os
@@ -208,7 +209,6 @@ def test_cached_blocks_make_room(world):
         mnt = world.mount("writeback,io-timeout=20,free-space-ratio=0")
         mnt.allow(FAILS)
         assert read(mnt / "old") == data(36_000_000, 1)
-        # All of it: a cached block for which there is no space would stop staging, too, for a while.
         wait_until(lambda: mnt.stat("disk_cache_bytes") >= 36_000_000, 20, "a full disk")
         world.via.add(method="PUT", refuse=True)
         content = data(12_000_000)
@@ -220,6 +220,52 @@ def test_cached_blocks_make_room(world):
         assert read(world.elsewhere() / "new") == content
     finally:
         subprocess.run(["umount", "-l", world.cache])
+
+
+@pytest.fixture
+def full_disk(world):
+    """A cache directory on a disk that another program fills, as the mount has noticed. The file of that program."""
+    disk = world.ws.path("disk")
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", disk], check=True)
+    world.cache = disk / "cache"
+    world.cache.mkdir()
+    try:
+        write(world.elsewhere() / "old", data(4_000_000, 1))
+        mnt = world.mount("writeback,io-timeout=8,free-space-ratio=0")
+        mnt.allow(FAILS + "|takes no more blocks")
+        with open(disk / "filler", "wb", buffering=0) as f, contextlib.suppress(OSError):
+            while f.write(bytes(4096)):
+                pass
+        assert read(mnt / "old") == data(4_000_000, 1)
+        wait_until(lambda: "takes no more blocks" in mnt.log(), 20, "a cached block that has no space")
+        yield mnt, disk / "filler"
+        mnt.umount()
+    finally:
+        subprocess.run(["umount", "-l", disk])
+
+
+def test_full_disk_that_has_space_again(world, full_disk):
+    """The bucket is away. A cached block that found no space does not keep blocks from being staged that have it."""
+    mnt, filler = full_disk
+    world.via.add(method="PUT", refuse=True)
+    filler.unlink()
+    write(mnt / "f", data(5_000_000), sync=True)
+    assert mnt.stat("staging_blocks") == 2
+    world.via.clear()
+    uploaded(mnt)
+    assert read(world.elsewhere() / "f") == data(5_000_000)
+
+
+def test_full_disk_that_has_space_again_and_is_moved_away(world, full_disk):
+    """The next mount would not find what is staged there."""
+    mnt, filler = full_disk
+    before = len(world.vol.objects())
+    world.cache.rename(world.cache.with_name("away"))
+    filler.unlink()
+    write(mnt / "f", data(1_000_000), sync=True)
+    assert len(world.vol.objects()) == before + 1
+    assert not list(world.cache.with_name("away").rglob("rawstaging/**/*_*"))
 
 
 def test_many_refusals(world):

@@ -18,6 +18,7 @@
 
 struct lock_waiter {
 	struct call call;
+	fuse_ino_t ino;
 	uint64_t fh, owner;
 	bool posix;
 	struct cfs_plock lock; /* flock: the type only */
@@ -26,11 +27,18 @@ struct lock_waiter {
 static int set_lock(struct lock_waiter *w, bool wait)
 {
 	struct call *c = &w->call;
+	bool attr_old;
+	int r;
 
 	if (w->posix)
-		return cfs_vfs_setlk(c->vfs, &c->ctx, w->fh, w->owner, &w->lock, wait);
-	return cfs_vfs_flock(c->vfs, &c->ctx, w->fh, w->owner, (enum cfs_lock_type)w->lock.type,
-			     wait);
+		r = cfs_vfs_setlk(c->vfs, &c->ctx, w->fh, w->owner, &w->lock, wait, &attr_old);
+	else
+		r = cfs_vfs_flock(c->vfs, &c->ctx, w->fh, w->owner,
+				  (enum cfs_lock_type)w->lock.type, wait, &attr_old);
+	/* The kernel drops its pages when it is told of another length or time. */
+	if (r == 0 && attr_old)
+		drop_inode(c->fuse, w->ino, -1);
+	return r;
 }
 
 static void waiter_done(struct cfs_fuse *f)
@@ -163,7 +171,7 @@ void op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct 
 void op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lk,
 	      int sleep)
 {
-	struct lock_waiter w = {.fh = fi->fh, .owner = fi->lock_owner, .posix = true};
+	struct lock_waiter w = {.ino = ino, .fh = fi->fh, .owner = fi->lock_owner, .posix = true};
 	int r;
 
 	call_begin(&w.call, req, "setlk");
@@ -178,7 +186,7 @@ void op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct 
 
 void op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op)
 {
-	struct lock_waiter w = {.fh = fi->fh, .owner = fi->lock_owner};
+	struct lock_waiter w = {.ino = ino, .fh = fi->fh, .owner = fi->lock_owner};
 
 	call_begin(&w.call, req, "flock");
 	call_args(&w.call, "%" PRIu64 ",%#" PRIx64 ",%d", ino, fi->fh, op);

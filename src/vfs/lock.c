@@ -25,11 +25,41 @@ static uint64_t flock_owner(uint64_t owner, uint64_t fh)
 	return owner ^ fh;
 }
 
+/*
+ * The file as the metadata has it now. The lock may have been granted after a wait that is longer
+ * than any deadline of a request.
+ */
+static int refresh(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n,
+		   bool *ret_attr_old)
+{
+	uint64_t asked_ns = cfs_now_ns(), seq = cache_seq(&v->cache);
+	cfs_ino_t ino = n->node.key;
+	struct cfs_ctx own = *ctx;
+	struct cfs_attr attr;
+	int r;
+
+	if (v->conf.read_only) /* such a lock is known to this mount only */
+		return 0;
+	own.deadline = cfs_deadline_in(v->conf.io_timeout_ms);
+	r = cfs_meta_getattr(v->conf.meta, &own, ino, &attr);
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	r = vnode_attach(n, &attr, asked_ns);
+	if (r < 0)
+		return r;
+	*ret_attr_old = cache_kernel_may_differ(&v->cache, ino, &attr);
+	accept_attr(v, ino, seq, asked_ns, &attr);
+	return 0;
+}
+
 int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,
-		  enum cfs_lock_type type, bool wait)
+		  enum cfs_lock_type type, bool wait, bool *ret_attr_old)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+	cfs_ino_t ino;
+	int r;
 
+	*ret_attr_old = false;
 	if (!h)
 		return -EBADF;
 	if (type != CFS_LOCK_NONE && lock_lost(h))
@@ -46,7 +76,14 @@ int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 	} else {
 		closed_await(v, ctx);
 	}
-	return cfs_meta_flock(v->conf.meta, ctx, h->vnode->node.key, owner, type, wait);
+	ino = h->vnode->node.key;
+	r = cfs_meta_flock(v->conf.meta, ctx, ino, owner, type, wait);
+	if (r < 0 || type == CFS_LOCK_NONE)
+		return r;
+	r = refresh(v, ctx, h->vnode, ret_attr_old);
+	if (r < 0)
+		cfs_meta_flock(v->conf.meta, ctx, ino, owner, CFS_LOCK_NONE, false);
+	return r;
 }
 
 static void lose_lock(struct handle *h)
@@ -224,25 +261,36 @@ void locks_flush(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h,
 }
 
 int cfs_vfs_setlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,
-		  const struct cfs_plock *lock, bool wait)
+		  const struct cfs_plock *lock, bool wait, bool *ret_attr_old)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+	struct cfs_plock unlock = *lock;
+	cfs_ino_t ino;
+	int r;
 
+	*ret_attr_old = false;
 	if (!h)
 		return -EBADF;
 	if (lock->type != CFS_LOCK_NONE && lock_lost(h))
 		return -EIO;
 	/* As in cfs_vfs_flock(). */
 	if (lock->type != CFS_LOCK_NONE) {
-		int r = note_owner(v, h, owner);
-
+		r = note_owner(v, h, owner);
 		if (r < 0)
 			return r;
 		atomic_store(&h->vnode->plocked, true);
 	} else {
 		closed_await(v, ctx);
 	}
-	return cfs_meta_setlk(v->conf.meta, ctx, h->vnode->node.key, owner, lock, wait);
+	ino = h->vnode->node.key;
+	r = cfs_meta_setlk(v->conf.meta, ctx, ino, owner, lock, wait);
+	if (r < 0 || lock->type == CFS_LOCK_NONE)
+		return r;
+	r = refresh(v, ctx, h->vnode, ret_attr_old);
+	unlock.type = CFS_LOCK_NONE;
+	if (r < 0)
+		cfs_meta_setlk(v->conf.meta, ctx, ino, owner, &unlock, false);
+	return r;
 }
 
 int cfs_vfs_getlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,

@@ -626,6 +626,7 @@ static void a_directory_is_read_on_from_its_place(void **state)
 /* The answers to a program that writes, syncs and closes. */
 static void assert_answers(uint64_t fh, int want)
 {
+	bool old;
 	char byte = 120;
 	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
 	struct cfs_ctx c = ctx();
@@ -634,12 +635,13 @@ static void assert_answers(uint64_t fh, int want)
 	assert_int_equal(cfs_vfs_write(vfs, &c, fh, 0, false, &iov, 1, &off), want);
 	assert_int_equal(cfs_vfs_fsync(vfs, &c, fh), want);
 	assert_int_equal(cfs_vfs_flush_file(vfs, &c, fh, 0), want);
-	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 1, CFS_LOCK_READ, false), want);
+	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 1, CFS_LOCK_READ, false, &old), want);
 }
 
 /* Without it: a program writes under a lock that another mount has by now. */
 static void a_lost_lock_fails_its_handle(void **state)
 {
+	bool old;
 	struct cfs_plock lock = {.type = CFS_LOCK_WRITE, .end = 10};
 	struct cfs_vfs_restored restored;
 	struct cfs_ctx c;
@@ -651,7 +653,7 @@ static void a_lost_lock_fails_its_handle(void **state)
 	c = ctx();
 	posix = open_file(1, O_RDWR);
 	plain = open_file(1, O_RDWR);
-	assert_int_equal(cfs_vfs_setlk(vfs, &c, posix, 42, &lock, false), 0);
+	assert_int_equal(cfs_vfs_setlk(vfs, &c, posix, 42, &lock, false, &old), 0);
 	/* Locks that were given back are not lost. */
 	meta.hooks.session_ended(meta.hooks.arg, 7);
 	assert_int_equal(cfs_vfs_fsync(vfs, &c, posix), 0);
@@ -663,7 +665,7 @@ static void a_lost_lock_fails_its_handle(void **state)
 	assert_answers(posix, -EIO);
 	assert_answers(plain, 0);
 	lock.type = CFS_LOCK_NONE;
-	assert_int_equal(cfs_vfs_setlk(vfs, &c, posix, 42, &lock, false), 0);
+	assert_int_equal(cfs_vfs_setlk(vfs, &c, posix, 42, &lock, false, &old), 0);
 	meta.assumed = 0;
 	crash(&restored);
 	c = ctx();
@@ -674,7 +676,7 @@ static void a_lost_lock_fails_its_handle(void **state)
 	release(plain);
 	bsd = open_file(1, O_RDWR);
 	plain = open_file(1, O_RDWR);
-	assert_int_equal(cfs_vfs_flock(vfs, &c, bsd, 43, CFS_LOCK_WRITE, false), 0);
+	assert_int_equal(cfs_vfs_flock(vfs, &c, bsd, 43, CFS_LOCK_WRITE, false, &old), 0);
 	meta.sid = 9; /* the session was gone when the next process wanted it */
 	crash(&restored);
 	assert_int_equal(atomic_load(&cfs_handoff_header(handoff)->sid), 9);

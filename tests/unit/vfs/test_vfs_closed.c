@@ -224,6 +224,7 @@ static void the_inode_stays_open_until_it_is_committed(void **state)
 /* Without it: the next holder of the lock on another mount misses what was closed under it. */
 static void an_unlock_waits(void **state)
 {
+	bool old;
 	struct cfs_plock all = {.type = CFS_LOCK_WRITE, .end = INT64_MAX};
 	struct cfs_ctx c;
 	uint64_t fh;
@@ -231,14 +232,14 @@ static void an_unlock_waits(void **state)
 	start_later();
 	c = ctx();
 	fh = open_file(2, O_RDONLY);
-	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 42, CFS_LOCK_WRITE, false), 0);
+	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 42, CFS_LOCK_WRITE, false, &old), 0);
 	write_and_close(1);
-	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 42, CFS_LOCK_NONE, false), 0);
+	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 42, CFS_LOCK_NONE, false, &old), 0);
 	assert_int_equal(data.awaited, 1);
-	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 42, &all, false), 0);
+	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 42, &all, false, &old), 0);
 	write_and_close(1);
 	all.type = CFS_LOCK_NONE;
-	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 42, &all, false), 0);
+	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 42, &all, false, &old), 0);
 	assert_int_equal(data.awaited, 2);
 	write_and_close(1);
 	assert_int_equal(release(fh), 0); /* of the handle that had locks */

@@ -156,13 +156,14 @@ static void setting_times_comes_after_pending_writes(void **state)
 /* Without it: a crashed or careless program blocks others; or they read what was there before. */
 static void locks_go_with_the_handle_and_after_the_data(void **state)
 {
+	bool old;
 	struct cfs_ctx c = start_with(3);
 	struct cfs_plock all = {.type = CFS_LOCK_WRITE, .end = INT64_MAX};
 	uint64_t fh;
 
 	fh = open_file(1, O_RDWR);
-	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 42, CFS_LOCK_WRITE, false), 0);
-	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 42, &all, false), 0);
+	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 42, CFS_LOCK_WRITE, false, &old), 0);
+	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 42, &all, false, &old), 0);
 	assert_int_equal(cfs_vfs_flush_file(vfs, &c, fh, 42), 0);
 	assert_int_equal(meta.unlocks, 2);
 	assert_int_equal(meta.flocks, 1);
@@ -173,14 +174,15 @@ static void locks_go_with_the_handle_and_after_the_data(void **state)
 /* Without it: an OFD lock, which nobody releases by name, is held until the mount ends. */
 static void every_owner_of_a_handle_loses_its_locks_with_it(void **state)
 {
+	bool old;
 	struct cfs_ctx c = start_with(1);
 	struct cfs_plock lock = {.type = CFS_LOCK_WRITE, .end = 9};
 	uint64_t fh;
 
 	fh = open_file(0, O_RDWR);
-	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 11, &lock, false), 0);
-	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 22, &lock, false), 0);
-	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 22, &lock, false), 0);
+	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 11, &lock, false, &old), 0);
+	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 22, &lock, false, &old), 0);
+	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 22, &lock, false, &old), 0);
 	assert_int_equal(cfs_vfs_flush_file(vfs, &c, fh, 11), 0);
 	assert_int_equal(meta.unlocked_owners, 11);
 	assert_int_equal(release(fh), 0);

@@ -112,6 +112,8 @@ def make_slow(volume, mnt, name, seconds=0.05):
     locker.close()
     t.join(30)
     assert os.path.isdir(mnt / name)
+    # the mount notes a request after its reply
+    wait_until(lambda: any(s["op"] == "mkdir" for s in status(mnt)["slow"]), 30, "the mkdir in the list")
 
 
 def test_slow_requests(volume):

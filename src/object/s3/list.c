@@ -204,11 +204,15 @@ static int set_text(char **dst, const char *text)
 	return *dst ? 0 : -ENOMEM;
 }
 
+/* Another zone than UTC would make an object look older to gc than it is. */
 static int parse_time(const char *text, int64_t *ret)
 {
 	struct tm tm = {0};
+	const char *rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &tm);
 
-	if (!strptime(text, "%Y-%m-%dT%H:%M:%S", &tm))
+	if (rest && *rest == '.')
+		rest += 1 + strspn(rest + 1, "0123456789");
+	if (!rest || strcmp(rest, "Z") != 0)
 		return -EPROTO;
 	*ret = timegm(&tm);
 	return 0;
@@ -267,15 +271,18 @@ static int decode_key(char **key)
 	return 0;
 }
 
-static int check_page(struct page *p)
+/* A key outside the prefix may belong to another volume, and destroy removes what is listed. */
+static int check_page(struct page *p, const char *prefix)
 {
-	size_t i;
+	size_t i, prefix_len = strlen(prefix);
 	int r = 0;
 
 	if (!p->has_truncated || (p->truncated && (!p->token || !*p->token)))
 		return -EPROTO;
 	for (i = 0; p->encoded && i < p->n && r == 0; i++)
 		r = decode_key(&p->v[i].key);
+	for (i = 0; i < p->n && r == 0; i++)
+		r = strncmp(p->v[i].key, prefix, prefix_len) == 0 ? 0 : -EPROTO;
 	return r;
 }
 
@@ -300,14 +307,15 @@ static char *list_query(const char *prefix, const char *after, const char *token
 	return query;
 }
 
-static int read_page(struct cfs_s3 *s, const char *query, struct page *p, cfs_deadline_t deadline)
+static int read_page(struct cfs_s3 *s, const char *query, const char *prefix, struct page *p,
+		     cfs_deadline_t deadline)
 {
 	struct cfs_s3_call call = {.method = "GET", .query = query};
 	int r = call_for_xml(s, &call, "ListBucketResult", list_element, p, deadline);
 
 	if (r < 0)
 		return r;
-	r = check_page(p);
+	r = check_page(p, prefix);
 	return r < 0 ? cfs_http_fail(true, r, "the listing is broken") : 0;
 }
 
@@ -361,7 +369,7 @@ int cfs_s3_list(struct cfs_object_store *o, const char *prefix, const char *afte
 	do {
 		p = (struct page){0};
 		query = list_query(prefix, after, token);
-		r = query ? read_page(s, query, &p, deadline)
+		r = query ? read_page(s, query, prefix, &p, deadline)
 			  : cfs_http_fail(false, -ENOMEM, "out of memory");
 		free(query);
 		if (r == 0 && p.truncated)

@@ -101,6 +101,8 @@ def test_list_in_another_order_of_elements(ws, s3, via, many):
 
 DAMAGE = {
     "no-time": lambda b: re.sub(b"<LastModified>.*?</LastModified>", b"", b, count=1),
+    "other-zone": lambda b: re.sub(b"Z</LastModified>", b"-05:00</LastModified>", b, count=1),
+    "no-zone": lambda b: re.sub(b"Z</LastModified>", b"</LastModified>", b, count=1),
     "no-size": lambda b: re.sub(b"<Size>.*?</Size>", b"", b, count=1),
     "negative-size": lambda b: re.sub(b"<Size>.*?</Size>", b"<Size>-1</Size>", b, count=1),
     "huge-size": lambda b: re.sub(b"<Size>.*?</Size>", b"<Size>%s</Size>" % (b"9" * 30), b, count=1),
@@ -122,6 +124,14 @@ def test_list_that_makes_no_sense(ws, s3, via, many, name):
     """gc judges by key, size and time: what has none of them, or only half, is no listing."""
     via.add("GET", rewrite=DAMAGE[name])
     r = list_keys(ws, s3, via.url + "/bkt", deadline_ms=3000)
+    assert r["result"] < 0 and r["keys"] == [], r
+    one_line(r, "op=list")
+
+
+def test_list_of_keys_outside_the_prefix(ws, s3, via, many):
+    """A server that ignores the prefix: destroy would remove the objects of other volumes."""
+    via.add("GET", rewrite=lambda b: b.replace(b"<Key>d07", b"<Key>d08", 1))
+    r = list_keys(ws, s3, via.url + "/bkt", "d07/", deadline_ms=3000)
     assert r["result"] < 0 and r["keys"] == [], r
     one_line(r, "op=list")
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "base/bytes.h"
 #include "cmd/access/backup.h"
 
 #define DAY_S	  ((int64_t)86400)
@@ -34,6 +36,25 @@ bool backup_time(const char *name, int64_t *ret_s)
 		return false;
 	*ret_s = when_s;
 	return true;
+}
+
+static int compare_backups(const void *a, const void *b)
+{
+	const struct backup *x = a, *y = b;
+
+	return CFS_COMPARE(x->when_s, y->when_s);
+}
+
+void backup_sort(struct backup_list *l)
+{
+	size_t i, n = 0;
+
+	if (l->n)
+		qsort(l->v, l->n, sizeof(*l->v), compare_backups);
+	for (i = 0; i < l->n; i++)
+		if (!n || l->v[i].when_s != l->v[n - 1].when_s)
+			l->v[n++] = l->v[i];
+	l->n = n;
 }
 
 void backup_rotate(struct backup_list *l, int64_t now_s)

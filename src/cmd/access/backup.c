@@ -57,10 +57,11 @@ int backup_read_list(struct cfs_object_store *o, const char *volume, cfs_deadlin
 
 	*ret = (struct backup_list){0};
 	make_key(volume, "", prefix);
-	/* Keys come in byte order, which is that of the times. */
 	r = o->ops->list(o, prefix, "", add_backup, ret, deadline);
 	if (r < 0)
 		backup_free_list(ret);
+	else
+		backup_sort(ret);
 	return r;
 }
 

@@ -38,6 +38,11 @@ struct backup_list {
 	size_t n, cap;
 };
 /*
+ * Sorts the list by time and drops repetitions, as backup_rotate() needs it: a backup that is
+ * listed twice would count as replaced by itself.
+ */
+void backup_sort(struct backup_list *l);
+/*
  * Marks with `drop` what JuiceFS removes, too. All of 2 days stay; of each day up to the 14th, of
  * each week up to the 63rd day and of every 30 days before, the earliest one.
  */

@@ -120,6 +120,26 @@ static void test_rotation_keeps_what_juicefs_keeps(void **state)
 		assert_int_equal(v[i].when_s, want[i]);
 }
 
+/* Some stores list in no order, and a page may repeat keys: no window may lose its only backup. */
+static void test_rotation_of_an_odd_listing(void **state)
+{
+	struct backup v[] = {
+		{.when_s = NOW - 40 * DAY}, {.when_s = NOW},
+		{.when_s = NOW - 5 * DAY},  {.when_s = NOW - 5 * DAY},
+		{.when_s = NOW - 40 * DAY},
+	};
+	struct backup_list l = {.v = v, .n = 5};
+	size_t i;
+
+	backup_sort(&l);
+	assert_int_equal(l.n, 3);
+	backup_rotate(&l, NOW);
+	for (i = 0; i < l.n; i++)
+		assert_false(v[i].drop);
+	assert_int_equal(v[0].when_s, NOW - 40 * DAY);
+	assert_int_equal(v[2].when_s, NOW);
+}
+
 /* Every hour for five years: months without end, and never more than a hundred and some. */
 static void test_rotation_has_a_bound_and_no_gaps(void **state)
 {
@@ -188,6 +208,7 @@ int main(void)
 		cmocka_unit_test(test_backup_is_due_after_the_interval),
 		cmocka_unit_test(test_latest_is_not_from_the_future),
 		cmocka_unit_test(test_rotation_keeps_what_juicefs_keeps),
+		cmocka_unit_test(test_rotation_of_an_odd_listing),
 		cmocka_unit_test(test_rotation_has_a_bound_and_no_gaps),
 		cmocka_unit_test(test_order_is_whole_or_none),
 	};

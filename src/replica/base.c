@@ -118,6 +118,9 @@ static int stored_at(struct base *b, uint64_t number, int64_t *ret_s)
 
 	chain_entry_key(b->volume, number, key);
 	r = b->o->ops->head(b->o, key, &info, cfs_deadline_in(PIECE_MS));
+	/* An entry without a time would look older than any time to keep. */
+	if (!r && info.mtime_s <= 0)
+		r = -EPROTO;
 	if (!r)
 		*ret_s = info.mtime_s;
 	return r;

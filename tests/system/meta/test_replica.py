@@ -735,6 +735,33 @@ def test_a_clock_ahead_removes_nothing_early(ws, s3, via):
     assert len(there[1]) == 2 and set(there[0]) <= set(entries(vol)) and set(there[1]) < set(pieces(vol))
 
 
+def test_an_entry_without_a_time_removes_nothing(ws, s3, via):
+    """Its answer would make it older than any time to keep, and all before it."""
+    vol = S3Volume(ws, s3, url="%s/bucket" % via.url)
+    ws.run("cachefs", "config", "--replicate", "async", "--replica-keep", "1d", vol.url, env=s3.keys, check=True)
+
+    def edit(head):
+        return re.sub(rb"(?i)last-modified:[^\r]*\r\n", b"", head)
+
+    second = ""
+    for n in range(3):
+        there = (entries(vol), pieces(vol)) if n else ((), ())
+        via.clear()
+        if n == 1:
+            second = "log-%016x" % (int(there[0][-1][4:], 16) + 1)
+        elif n == 2:
+            fault = via.add("HEAD", second, after=lambda: setattr(via, "edit_head", edit))
+        mnt = vol.mount(env=s3.keys)
+        mnt.allow("old objects could not be removed")
+        write(mnt / ("f%d" % n), b"1")
+        covered(mnt)
+        wait_until(lambda: via.seen("GET", "base-") and not runs(mnt, "replica-check"), 20, "the end of the check")
+        mnt.umount()
+        vol.sql("UPDATE jfs_node SET mode=mode WHERE inode=1")
+    assert fault.hits and len(there[1]) == 2
+    assert set(there[0]) <= set(entries(vol)) and set(there[1]) < set(pieces(vol))
+
+
 # -- what stays
 
 

@@ -145,6 +145,27 @@ def test_no_increment_is_lost(ws, engine, kind):
     assert struct.unpack("<q", path.read_bytes()[:8]) == (4 * each,)
 
 
+APPEND = """
+import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_APPEND)
+for i in range(int(sys.argv[3])):
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    os.write(fd, b"%s %04d\\n" % (sys.argv[2].encode(), i))
+    os.fsync(fd)
+    fcntl.lockf(fd, fcntl.LOCK_UN)
+"""
+
+
+def test_no_appended_line_is_lost(ws, volume):
+    mounts = [volume.mount(LONG), volume.mount(LONG)]
+    (mounts[0] / "log").write_bytes(b"")
+    each = 50
+    workers = [ws.python(APPEND, m / "log", w, each) for m, w in zip(mounts * 2, "abcd")]
+    assert [w.wait(120 * SLOW) for w in workers] == [0] * 4
+    lines = (mounts[1] / "log").read_text().splitlines()
+    assert sorted(lines) == sorted("%s %04d" % (w, i) for w in "abcd" for i in range(each))
+
+
 DATABASE = """
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1], timeout=100, isolation_level=None)

@@ -57,7 +57,7 @@ def copied(fd):
 
 
 def seen(path, fd):
-    """What each call shows through a descriptor that stays open."""
+    """Compares what a descriptor that stays open shows with the file of the other mount."""
     with open(path, "rb") as f:  # of the other mount
         want = f.read()
     size = os.fstat(fd).st_size

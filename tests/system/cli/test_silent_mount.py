@@ -125,13 +125,15 @@ def test_mount_ends(ws, tree, which):
 
 
 class Frozen:
-    """A group with these processes. The file and the word that thaw it differ with the version."""
+    """A group with these processes. The file and the word that thaw it differ with the version. The kernel freezes
+    later than it is told: a thread that still ran would take a request, and nothing could end its caller."""
 
     def __init__(self, ws, pids):
         old = pathlib.Path("/sys/fs/cgroup/freezer")
         self.dir = (old if old.is_dir() else old.parent) / ws.dir.name
         name, self.on, self.off = ("freezer.state", "FROZEN", "THAWED") if old.is_dir() else ("cgroup.freeze", "1", "0")
         self.file, self.inner, self.pids = self.dir / name, self.dir / "inner", pids
+        self.said, self.done = (self.file, "FROZEN\n") if old.is_dir() else (self.dir / "cgroup.events", "frozen 1\n")
 
     def __enter__(self):
         try:
@@ -141,6 +143,7 @@ class Frozen:
             self.file.write_text(self.on)
         except OSError as e:
             missing("no control group of its own: %s" % e)
+        wait_until(lambda: self.done in self.said.read_text(), what="the freeze of the group")
         return str(self.dir)
 
     def __exit__(self, *_):

@@ -129,9 +129,7 @@ class Lied:
         before = self.asker.stat("peer_hits_total")
 
         def used():
-            # It keeps blocks of an owner that was left out, when it is the next of their ranking.
-            self.ws.run("cachefs", "warmup", "--evict", self.asker / "f", check=True)
-            drop_page_cache()
+            self.evict()
             reader = Reader(self.asker, self.want, self.small)
             reader.end()
             self.usual = max(self.usual, reader.slowest)
@@ -140,6 +138,11 @@ class Lied:
 
         wait_until(used, 60, "the owner is used")
 
+    def evict(self):
+        """The asker keeps blocks of an owner that was left out, when it is the next of their ranking."""
+        self.ws.run("cachefs", "warmup", "--evict", self.asker / "f", check=True)
+        drop_page_cache()
+
     def tell(self, name, lie):
         before = errors(self.asker)
         beside = errors(self.witness)
@@ -147,8 +150,17 @@ class Lied:
         self.between.begin(lie)
         drop_page_cache()
         readers = [Reader(m, self.want, self.small) for m in (self.asker, self.witness)]
+        kept = 0
+
+        def is_told():
+            nonlocal kept
+            if not self.between.told and readers[0].rounds > kept:  # nothing in it was asked for
+                kept = readers[0].rounds
+                self.evict()
+            return self.between.told > 0
+
         try:
-            wait_until(lambda: self.between.told > 0, 60, name + ": is told")
+            wait_until(is_told, 60, name + ": is told")
             heard = [r.rounds for r in readers]
             for r, n in zip(readers, heard):
                 wait_until(lambda: r.failure or r.rounds >= n + 2, 60, name + ": more reads of the file")

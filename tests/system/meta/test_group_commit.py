@@ -209,10 +209,11 @@ def test_outage_longer_than_any_try(far):
     m.allow(LOST + "|given up|commit failed|cannot be reached|does not answer|times of directories")
     number_slices(m)
     held, unsent = open_files(m / "held"), open_files(m / "unsent")
-    proxy.hold(2)
+    # The first commit is sent again when the blocks take longer than io-timeout.
+    proxy.only = re.compile(b"MULTI")
+    proxy.hold(1)
     objects = close_files(v, proxy, held)
     wait_until(lambda: proxy.lost, 20, "the turn of the group")
-    assert b"MULTI" in proxy.kept[0][1]
     proxy.refuse = True
     proxy.cut()
     write_and_close(unsent)

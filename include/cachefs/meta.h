@@ -213,6 +213,12 @@ int cfs_meta_setting(struct cfs_meta *m, struct cfs_setting **ret);
  */
 void cfs_meta_resume(struct cfs_meta *m, uint64_t sid, uint64_t ended);
 /*
+ * Called once, before cfs_meta_start(), by a mount that uploads the staged blocks it finds in
+ * `dirs`; writeback: it stages blocks there. The session's record has both, so that the client that
+ * cleans up after it can say where blocks may be left.
+ */
+int cfs_meta_set_cache_dir(struct cfs_meta *m, const char *dirs, bool writeback);
+/*
  * Starts the session (unless read-only), the heartbeat and background jobs. Called after a
  * successful load.
  */

@@ -122,6 +122,7 @@ static void destroy(struct cfs_meta *m)
 	free(m->load_text);
 	free(m->loaded_text);
 	free(m->mount_point);
+	free(m->cache_dir);
 	cfs_url_free(&m->url);
 	pthread_mutex_destroy(&m->setting_lock);
 	pthread_mutex_destroy(&m->trash_lock);
@@ -474,6 +475,13 @@ void cfs_meta_resume(struct cfs_meta *m, uint64_t sid, uint64_t ended)
 {
 	m->resume_sid = sid;
 	m->ended_sid = ended;
+}
+
+int cfs_meta_set_cache_dir(struct cfs_meta *m, const char *dirs, bool writeback)
+{
+	m->writeback = writeback;
+	m->cache_dir = strdup(dirs);
+	return m->cache_dir ? 0 : -ENOMEM;
 }
 
 int cfs_meta_start(struct cfs_meta *m, const struct cfs_meta_hooks *hooks)

@@ -31,6 +31,8 @@ struct cfs_meta {
 	char masked_url[256];
 	struct cfs_meta_conf conf; /* mount_point is our copy */
 	char *mount_point;
+	char *cache_dir; /* cfs_meta_set_cache_dir() */
+	bool writeback;
 	bool trace; /* CFS_TRACE=meta: each call is a line of the debug log */
 
 	cfs_meta_copy_fn copy; /* replication; NULL: there is none */

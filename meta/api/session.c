@@ -106,6 +106,10 @@ static int make_info(const struct cfs_meta *m, char **ret)
 	if (!info)
 		info = json_pack("{s:s,s:s,s:i}", "Version", CFS_COMPAT_VERSION "+cachefs-0.1",
 				 "MountTime", stamp, "ProcessID", (int)getpid());
+	/* A path that is not UTF-8 is left out. */
+	if (info && m->cache_dir &&
+	    json_object_set_new(info, "CacheDir", json_string(m->cache_dir)) == 0)
+		json_object_set_new(info, "Writeback", json_boolean(m->writeback));
 	text = info ? json_dumps(info, JSON_COMPACT) : NULL;
 	json_decref(info);
 	if (!text)
@@ -342,6 +346,7 @@ static int refresh_session(struct cfs_meta *m)
 
 struct sids {
 	uint64_t own, v[STALE_LIMIT];
+	char *info[STALE_LIMIT];
 	size_t n;
 };
 
@@ -349,9 +354,55 @@ static int note_sid(void *arg, const struct cfs_session *s)
 {
 	struct sids *sids = arg;
 
-	if (s->sid != sids->own && sids->n < STALE_LIMIT)
-		sids->v[sids->n++] = s->sid;
+	if (s->sid == sids->own || sids->n == STALE_LIMIT)
+		return 0;
+	sids->info[sids->n] = strdup(s->info);
+	if (!sids->info[sids->n])
+		return -ENOMEM;
+	sids->v[sids->n++] = s->sid;
 	return 0;
+}
+
+/* The cache directory of a session that has ended, and whether a live mount uploads what is there. */
+struct staging {
+	const char *host, *dirs;
+	int64_t now_s;
+	bool uploaded;
+};
+
+static int find_uploader(void *arg, const struct cfs_session *s)
+{
+	struct staging *g = arg;
+	json_t *info = json_loads(s->info, 0, NULL);
+	const char *host = json_string_value(json_object_get(info, "HostName"));
+	const char *dirs = json_string_value(json_object_get(info, "CacheDir"));
+
+	if (s->expire_s >= g->now_s && host && dirs && !strcmp(host, g->host) &&
+	    !strcmp(dirs, g->dirs))
+		g->uploaded = true;
+	json_decref(info);
+	return 0;
+}
+
+/* Says where blocks may be that the mount of an ended session had staged. */
+static void tell_staged(struct cfs_meta *m, const char *ended, int64_t now_s)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	json_t *info = json_loads(ended, 0, NULL);
+	const char *place = json_string_value(json_object_get(info, "MountPoint"));
+	struct staging g = {
+		.host = json_string_value(json_object_get(info, "HostName")),
+		.dirs = json_string_value(json_object_get(info, "CacheDir")),
+		.now_s = now_s,
+	};
+
+	if (g.host && g.dirs && json_is_true(json_object_get(info, "Writeback")) &&
+	    m->eng->ops->each_session(m->eng, &ctx, 0, 0, find_uploader, &g) >= 0 && !g.uploaded)
+		cfs_warn("a mount with writeback stopped answering, and no other mount there has "
+			 "its cache-dir: blocks that it has not uploaded wait there for a mount "
+			 "with it, reads of them fail until then: host=%s cache-dir=%s mount=%s",
+			 g.host, g.dirs, place ? place : "?");
+	json_decref(info);
 }
 
 /*
@@ -388,9 +439,13 @@ static void clean_stale(struct cfs_meta *m)
 			continue;
 		cfs_info("cleaned up after a session that stopped answering: sid=%llu result=%s",
 			 (unsigned long long)sids->v[i], rc2 ? cfs_errname(rc2) : "ok");
+		if (!rc2)
+			tell_staged(m, sids->info[i], before_s);
 	}
 	if (sids->n)
 		cfs_jobs_sweep(m);
+	while (sids->n)
+		free(sids->info[--sids->n]);
 	free(sids);
 }
 

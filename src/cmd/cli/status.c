@@ -153,6 +153,8 @@ static void print_session(json_t *session)
 		 json_get_text(info, "HostName"), json_get_text(info, "MountPoint"),
 		 json_get_int(info, "ProcessID"), json_get_text(info, "Version"), when,
 		 json_is_true(json_object_get(session, "stale")) ? "  (stale)" : "");
+	if (json_is_true(json_object_get(info, "Writeback")))
+		cmd_line("       stages blocks in %s", json_get_text(info, "CacheDir"));
 }
 
 static void print_backup(json_t *backup)

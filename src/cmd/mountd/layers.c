@@ -177,6 +177,8 @@ static int open_disk(struct serve *s, char err[256])
 		err[0] = '\0';
 		return 0;
 	}
+	if (r == 0)
+		r = cfs_meta_set_cache_dir(s->meta, dirs, o->writeback);
 	return r < 0 ? r : cfs_store_add_tier(s->store, &cfs_disk_tier, s->disk);
 }
 

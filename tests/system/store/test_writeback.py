@@ -435,6 +435,36 @@ def test_interrupted_umount_leaves_the_mount_as_it_was(world):
 
 # -- crashes
 
+
+def test_killed_and_mounted_with_another_directory(world):
+    """The blocks wait in the first directory. Without a word about it that disk is given away some day."""
+    test_crash.crashed(world.vol)
+    mnt = world.mount("writeback,upload-delay=1h,heartbeat=1")
+    write(mnt / "f", data(100_000), sync=True)
+    shown = world.ws.run("cachefs", "status", world.vol.url, check=True).stdout
+    assert "stages blocks in %s\n" % world.cache in shown
+    mnt.kill9()
+    other = world.vol.mount("writeback,cache-dir=%s,heartbeat=1" % world.ws.path("other"))
+    other.allow("stopped answering")
+    wait_until(lambda: "a mount with writeback stopped answering" in other.log(), 60, "a word about it")
+    line = next(x for x in other.log().splitlines() if "a mount with writeback stopped" in x)
+    assert "host=%s cache-dir=%s mount=%s" % (os.uname().nodename, world.cache, mnt.path) in line
+    again = world.mount("")
+    uploaded(again)
+    assert read(again / "f") == data(100_000)
+
+
+@pytest.mark.parametrize("opts", ["", "writeback"])
+def test_killed_and_mounted_with_the_same_directory(world, opts):
+    """No false alarm."""
+    test_crash.crashed(world.vol)
+    world.mount("heartbeat=1" + (",writeback" if opts else "")).kill9()
+    mnt = world.mount("heartbeat=1")
+    wait_until(lambda: "cleaned up after a session" in mnt.log(), 60, "the clean-up")
+    mnt.umount()  # the clean-up and what it says have ended
+    assert "stopped answering, and" not in mnt.log()
+
+
 MODES = {
     "through": "cache-dir=none",
     "cache": "",

@@ -337,8 +337,9 @@ int cfs_vfs_releasedir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
  * wait: until the lock is granted, or ctx->interrupted() (-EINTR). Without: -EAGAIN. Locks end with
  * the handle (flock), or with cfs_vfs_flush_file() by their owner (POSIX).
  *
- * A granted lock shows what its last holder has stored, as an open does. *ret_attr_old: the
- * kernel's attributes may be older than the lock, it has to ask again.
+ * Locks order readers and writers of all mounts: an unlock, and a shared lock, stores first what was
+ * written to the file here; a granted lock shows what others have stored, as an open does.
+ * *ret_attr_old: the kernel's attributes may be older than the lock, it has to ask again.
  */
 int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,
 		  enum cfs_lock_type type, bool wait, bool *ret_attr_old);

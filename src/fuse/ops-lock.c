@@ -20,7 +20,7 @@ struct lock_waiter {
 	struct call call;
 	fuse_ino_t ino;
 	uint64_t fh, owner;
-	bool posix;
+	bool posix, wait;
 	struct cfs_plock lock; /* flock: the type only */
 };
 
@@ -56,7 +56,7 @@ static void *run_waiter(void *arg)
 	int r;
 
 	call_take(&w->call);
-	r = set_lock(w, true);
+	r = set_lock(w, w->wait);
 	/* The wait was ended for a handover; the kernel resends the request to the next process. */
 	if (r == -EINTR && atomic_load(&f->handing_over) && !fuse_req_interrupted(w->call.req))
 		call_drop(&w->call);
@@ -101,17 +101,19 @@ static int wait_for_lock(const struct lock_waiter *what)
 
 static void lock(struct lock_waiter *w, bool wait)
 {
-	/* An unlock waits until the next holder can see what closed files had written. */
-	bool unlocks = w->lock.type == CFS_LOCK_NONE && cfs_vfs_has_closed(w->call.vfs);
-	int r = unlocks ? -EAGAIN : set_lock(w, false);
+	/* Before others may read, what was written is stored. */
+	bool stores = w->lock.type != CFS_LOCK_WRITE && (cfs_vfs_has_closed(w->call.vfs) ||
+							 cfs_vfs_has_unstored(w->call.vfs, w->ino));
+	int r = stores ? -EAGAIN : set_lock(w, false);
 
-	if (r == -EAGAIN && (wait || unlocks)) {
+	if (r == -EAGAIN && (wait || stores)) {
+		w->wait = wait;
 		r = wait_for_lock(w);
 		if (r == 0) {
 			call_leave();
 			return;
 		}
-		if (unlocks)
+		if (w->lock.type == CFS_LOCK_NONE)
 			r = set_lock(w, false);
 	}
 	reply_status(&w->call, r);

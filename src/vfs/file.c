@@ -481,12 +481,13 @@ ssize_t cfs_vfs_open_for_writing(struct cfs_vfs *v, cfs_ino_t **ret)
 bool cfs_vfs_is_dirty(struct cfs_vfs *v, uint64_t fh)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+	bool locked, dirty;
 
 	if (!h)
 		return false;
-	return (writable(h->flags) && cfs_file_dirty(vnode_file(h->vnode))) ||
-	       ((atomic_load(&h->flocked) || atomic_load(&h->vnode->plocked)) &&
-		cfs_vfs_has_closed(v));
+	locked = atomic_load(&h->flocked) || atomic_load(&h->vnode->plocked);
+	dirty = cfs_file_dirty(vnode_file(h->vnode));
+	return (dirty && (locked || writable(h->flags))) || (locked && cfs_vfs_has_closed(v));
 }
 
 bool cfs_vfs_has_closed(struct cfs_vfs *v)

@@ -25,22 +25,40 @@ static uint64_t flock_owner(uint64_t owner, uint64_t fh)
 	return owner ^ fh;
 }
 
+/* For what follows a wait that may have taken all the time of the request. */
+static struct cfs_ctx renewed(struct cfs_vfs *v, const struct cfs_ctx *ctx)
+{
+	struct cfs_ctx own = *ctx;
+
+	own.deadline = cfs_deadline_in(v->conf.io_timeout_ms);
+	return own;
+}
+
 /*
- * The file as the metadata has it now. The lock may have been granted after a wait that is longer
- * than any deadline of a request.
+ * Called before others may read: by an unlock and for a shared lock, which may replace an exclusive
+ * one. They see what was written under the lock. An error is left to the writers' fsync.
  */
+static void store(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n)
+{
+	struct cfs_file *file = vnode_file(n);
+
+	closed_await(v, ctx);
+	if (cfs_file_dirty(file))
+		cfs_file_flush(file, ctx, cfs_file_err_seq(file));
+}
+
+/* The file as the metadata has it now. */
 static int refresh(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n,
 		   bool *ret_attr_old)
 {
 	uint64_t asked_ns = cfs_now_ns(), seq = cache_seq(&v->cache);
 	cfs_ino_t ino = n->node.key;
-	struct cfs_ctx own = *ctx;
+	struct cfs_ctx own = renewed(v, ctx);
 	struct cfs_attr attr;
 	int r;
 
 	if (v->conf.read_only) /* such a lock is known to this mount only */
 		return 0;
-	own.deadline = cfs_deadline_in(v->conf.io_timeout_ms);
 	r = cfs_meta_getattr(v->conf.meta, &own, ino, &attr);
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
@@ -52,12 +70,46 @@ static int refresh(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n
 	return 0;
 }
 
+/* One request for a lock, or for its end. */
+struct change {
+	bool posix;
+	uint64_t owner;
+	struct cfs_plock lock; /* flock: the type only */
+};
+
+static int set_lock(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		    const struct change *c, bool wait)
+{
+	if (c->posix)
+		return cfs_meta_setlk(v->conf.meta, ctx, ino, c->owner, &c->lock, wait);
+	return cfs_meta_flock(v->conf.meta, ctx, ino, c->owner, (enum cfs_lock_type)c->lock.type,
+			      wait);
+}
+
+static int change_lock(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n,
+		       struct change c, bool wait, bool *ret_attr_old)
+{
+	struct cfs_ctx own = *ctx;
+	int r;
+
+	if (c.lock.type != CFS_LOCK_WRITE) {
+		store(v, ctx, n);
+		own = renewed(v, ctx);
+	}
+	r = set_lock(v, &own, n->node.key, &c, wait);
+	if (r < 0 || c.lock.type == CFS_LOCK_NONE)
+		return r;
+	r = refresh(v, ctx, n, ret_attr_old);
+	c.lock.type = CFS_LOCK_NONE;
+	if (r < 0)
+		set_lock(v, ctx, n->node.key, &c, false);
+	return r;
+}
+
 int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,
 		  enum cfs_lock_type type, bool wait, bool *ret_attr_old)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
-	cfs_ino_t ino;
-	int r;
 
 	*ret_attr_old = false;
 	if (!h)
@@ -73,17 +125,9 @@ int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 			atomic_store(&h->record->flock_owner, owner);
 			atomic_store(&h->record->flocked, 1);
 		}
-	} else {
-		closed_await(v, ctx);
 	}
-	ino = h->vnode->node.key;
-	r = cfs_meta_flock(v->conf.meta, ctx, ino, owner, type, wait);
-	if (r < 0 || type == CFS_LOCK_NONE)
-		return r;
-	r = refresh(v, ctx, h->vnode, ret_attr_old);
-	if (r < 0)
-		cfs_meta_flock(v->conf.meta, ctx, ino, owner, CFS_LOCK_NONE, false);
-	return r;
+	return change_lock(v, ctx, h->vnode, (struct change){.owner = owner, .lock.type = type},
+			   wait, ret_attr_old);
 }
 
 static void lose_lock(struct handle *h)
@@ -253,10 +297,13 @@ void locks_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *
 /* A process has closed a descriptor of the file. */
 void locks_flush(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t owner)
 {
+	struct cfs_ctx own;
+
 	if (!atomic_load(&h->vnode->plocked))
 		return;
-	closed_await(v, ctx);
-	cfs_meta_setlk(v->conf.meta, ctx, h->vnode->node.key, owner, &everything, false);
+	store(v, ctx, h->vnode);
+	own = renewed(v, ctx);
+	cfs_meta_setlk(v->conf.meta, &own, h->vnode->node.key, owner, &everything, false);
 	forget_owner(v, h, owner);
 }
 
@@ -264,8 +311,6 @@ int cfs_vfs_setlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 		  const struct cfs_plock *lock, bool wait, bool *ret_attr_old)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
-	struct cfs_plock unlock = *lock;
-	cfs_ino_t ino;
 	int r;
 
 	*ret_attr_old = false;
@@ -279,18 +324,10 @@ int cfs_vfs_setlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 		if (r < 0)
 			return r;
 		atomic_store(&h->vnode->plocked, true);
-	} else {
-		closed_await(v, ctx);
 	}
-	ino = h->vnode->node.key;
-	r = cfs_meta_setlk(v->conf.meta, ctx, ino, owner, lock, wait);
-	if (r < 0 || lock->type == CFS_LOCK_NONE)
-		return r;
-	r = refresh(v, ctx, h->vnode, ret_attr_old);
-	unlock.type = CFS_LOCK_NONE;
-	if (r < 0)
-		cfs_meta_setlk(v->conf.meta, ctx, ino, owner, &unlock, false);
-	return r;
+	return change_lock(v, ctx, h->vnode,
+			   (struct change){.posix = true, .owner = owner, .lock = *lock}, wait,
+			   ret_attr_old);
 }
 
 int cfs_vfs_getlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,

@@ -8,10 +8,12 @@ import os
 import sqlite3
 import struct
 import subprocess
+import time
 
 import pytest
 
 from cachefs import SLOW
+from syscalls import fails
 from test_concurrency import ENGINES, engine_volume
 from test_locks import OFD_SETLKW, ofd
 
@@ -69,7 +71,7 @@ def seen(path, fd):
 
 @pytest.mark.parametrize("change", [longer, shorter, replaced, hole, copied])
 @pytest.mark.parametrize("lock", LOCKS)
-def test_a_lock_shows_what_its_last_holder_has_stored(volume, lock, change):
+def test_a_lock_shows_what_its_last_holder_has_written(volume, lock, change):
     mnt, other = volume.mount(LONG), volume.mount(LONG)
     (other / "f").write_bytes(os.urandom(10000))
     fds = [os.open(mnt / "f", os.O_RDWR), os.open(other / "f", os.O_RDWR)]
@@ -85,12 +87,12 @@ def test_a_lock_shows_what_its_last_holder_has_stored(volume, lock, change):
             change(fds[writer])
         else:  # while the reader has stored bytes of its own since it last looked
             os.pwrite(fds[writer], os.urandom(3000), 2000)
-        os.fsync(fds[writer])
-        lock(fds[writer], fcntl.LOCK_UN)
+        lock(fds[writer], (fcntl.LOCK_UN, fcntl.LOCK_SH)[change in (longer, copied)])
         lock(fds[reader], fcntl.LOCK_SH)
         seen(paths[writer], fds[reader])
         seen(paths[writer], direct[reader])
         lock(fds[reader], fcntl.LOCK_UN)
+        lock(fds[writer], fcntl.LOCK_UN)
     for fd in fds + direct:
         os.close(fd)
 
@@ -103,10 +105,35 @@ def test_a_lock_that_was_waited_for_shows_it_too(ws, volume):
     waiter = ws.python(WAITER, mnt / "f", stdout=subprocess.PIPE, text=True)
     assert waiter.stdout.readline() == "1000\n"
     os.pwrite(fd, b"y" * 1000, 1000)
-    os.fsync(fd)
     fcntl.lockf(fd, fcntl.LOCK_UN)
     assert waiter.communicate(timeout=60 * SLOW)[0] == "2000\n"
     os.close(fd)
+
+
+def test_an_unlock_in_an_outage_leaves_the_error_to_the_fsync(volume):
+    mnt, other = volume.mount("io-timeout=3"), volume.mount("io-timeout=3")
+    (mnt / "f").write_bytes(b"x" * 1000)
+    fd, there = (os.open(m / "f", os.O_RDWR) for m in (mnt, other))
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    os.pwrite(fd, b"y" * 1000, 0)
+    mnt.allow("block not stored in time")
+    away = volume.bucket.with_name("away")
+    volume.bucket.rename(away)
+    began = time.monotonic()
+    fcntl.lockf(fd, fcntl.LOCK_UN)
+    assert time.monotonic() - began < 20 * SLOW
+    fcntl.lockf(there, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.lockf(there, fcntl.LOCK_UN)
+    away.rename(volume.bucket)
+    with fails("EIO"):
+        os.fsync(fd)
+    os.pwrite(fd, b"y" * 1000, 0)
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    fcntl.lockf(fd, fcntl.LOCK_UN)
+    fcntl.lockf(there, fcntl.LOCK_SH)
+    assert os.pread(there, 2000, 0) == b"y" * 1000
+    os.close(fd)
+    os.close(there)
 
 
 WAITER = """
@@ -127,7 +154,6 @@ for _ in range(int(sys.argv[3])):
     assert os.fstat(fd).st_size == 8 + n, (os.fstat(fd).st_size, n)
     os.pwrite(fd, b"x", 8 + n)
     os.pwrite(fd, struct.pack("<q", n + 1), 0)
-    os.fsync(fd)
     lock(fd, fcntl.LOCK_UN)
 """
 
@@ -151,7 +177,6 @@ fd = os.open(sys.argv[1], os.O_RDWR | os.O_APPEND)
 for i in range(int(sys.argv[3])):
     fcntl.lockf(fd, fcntl.LOCK_EX)
     os.write(fd, b"%s %04d\\n" % (sys.argv[2].encode(), i))
-    os.fsync(fd)
     fcntl.lockf(fd, fcntl.LOCK_UN)
 """
 
@@ -169,6 +194,7 @@ def test_no_appended_line_is_lost(ws, volume):
 DATABASE = """
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1], timeout=100, isolation_level=None)
+db.execute("PRAGMA synchronous=" + sys.argv[4])
 for i in range(int(sys.argv[2])):
     db.execute("BEGIN IMMEDIATE")
     db.execute("UPDATE sum SET n = n + 1")
@@ -177,8 +203,9 @@ for i in range(int(sys.argv[2])):
 """
 
 
+@pytest.mark.parametrize("synchronous", ["FULL", "OFF"])
 @pytest.mark.parametrize("engine", ["sqlite", "redis"])
-def test_a_database_on_two_mounts(ws, engine):
+def test_a_database_on_two_mounts(ws, engine, synchronous):
     """SQLite with a rollback journal; its connections stay open."""
     vol = engine_volume(ws, engine)
     mounts = [vol.mount(), vol.mount()]
@@ -188,7 +215,7 @@ def test_a_database_on_two_mounts(ws, engine):
     db.execute("INSERT INTO sum VALUES (0)")
     db.commit()
     each = 15
-    workers = [ws.python(DATABASE, m / "db", each, i) for i in "ab" for m in mounts]
+    workers = [ws.python(DATABASE, m / "db", each, i, synchronous) for i in "ab" for m in mounts]
     assert [w.wait(200 * SLOW) for w in workers] == [0] * 4
     for m in mounts:
         found = sqlite3.connect(m / "db")

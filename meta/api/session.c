@@ -344,10 +344,18 @@ static int refresh_session(struct cfs_meta *m)
 	return rc;
 }
 
+/* Ended sessions whose mounts may have left staged blocks. */
+struct staging {
+	int64_t now_s;
+	json_t *info[STALE_LIMIT];
+	size_t n;
+};
+
 struct sids {
 	uint64_t own, v[STALE_LIMIT];
 	char *info[STALE_LIMIT];
 	size_t n;
+	struct staging staging;
 };
 
 static int note_sid(void *arg, const struct cfs_session *s)
@@ -363,46 +371,60 @@ static int note_sid(void *arg, const struct cfs_session *s)
 	return 0;
 }
 
-/* The cache directory of a session that has ended, and whether a live mount uploads what is there. */
-struct staging {
-	const char *host, *dirs;
-	int64_t now_s;
-	bool uploaded;
-};
+static const char *member(const json_t *info, const char *key)
+{
+	const char *text = json_string_value(json_object_get(info, key));
 
-static int find_uploader(void *arg, const struct cfs_session *s)
+	return text ? text : "";
+}
+
+static void add_staging(struct staging *g, const char *text)
+{
+	json_t *info = json_loads(text, 0, NULL);
+
+	if (json_is_true(json_object_get(info, "Writeback")))
+		g->info[g->n++] = info;
+	else
+		json_decref(info);
+}
+
+/* Drops those whose blocks a live mount uploads. */
+static int find_uploaded(void *arg, const struct cfs_session *s)
 {
 	struct staging *g = arg;
-	json_t *info = json_loads(s->info, 0, NULL);
-	const char *host = json_string_value(json_object_get(info, "HostName"));
-	const char *dirs = json_string_value(json_object_get(info, "CacheDir"));
+	json_t *live = s->expire_s >= g->now_s ? json_loads(s->info, 0, NULL) : NULL;
+	size_t i, n = 0;
 
-	if (s->expire_s >= g->now_s && host && dirs && !strcmp(host, g->host) &&
-	    !strcmp(dirs, g->dirs))
-		g->uploaded = true;
-	json_decref(info);
+	for (i = 0; i < g->n; i++) {
+		if (!strcmp(member(live, "HostName"), member(g->info[i], "HostName")) &&
+		    !strcmp(member(live, "CacheDir"), member(g->info[i], "CacheDir")))
+			json_decref(g->info[i]);
+		else
+			g->info[n++] = g->info[i];
+	}
+	g->n = n;
+	json_decref(live);
 	return 0;
 }
 
-/* Says where blocks may be that the mount of an ended session had staged. */
-static void tell_staged(struct cfs_meta *m, const char *ended, int64_t now_s)
+/* Says where blocks may be that mounts of ended sessions had staged. */
+static void tell_staged(struct cfs_meta *m, struct staging *g)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
-	json_t *info = json_loads(ended, 0, NULL);
-	const char *place = json_string_value(json_object_get(info, "MountPoint"));
-	struct staging g = {
-		.host = json_string_value(json_object_get(info, "HostName")),
-		.dirs = json_string_value(json_object_get(info, "CacheDir")),
-		.now_s = now_s,
-	};
+	bool sure = g->n && m->eng->ops->each_session(m->eng, &ctx, 0, 0, find_uploaded, g) >= 0;
 
-	if (g.host && g.dirs && json_is_true(json_object_get(info, "Writeback")) &&
-	    m->eng->ops->each_session(m->eng, &ctx, 0, 0, find_uploader, &g) >= 0 && !g.uploaded)
-		cfs_warn("a mount with writeback stopped answering, and no other mount there has "
-			 "its cache-dir: blocks that it has not uploaded wait there for a mount "
-			 "with it, reads of them fail until then: host=%s cache-dir=%s mount=%s",
-			 g.host, g.dirs, place ? place : "?");
-	json_decref(info);
+	while (g->n) {
+		json_t *info = g->info[--g->n];
+
+		if (sure)
+			cfs_warn("a mount with writeback stopped answering, and no other mount "
+				 "there has its cache-dir: blocks that it has not uploaded wait "
+				 "there for a mount with it, reads of them fail until then: "
+				 "host=%s cache-dir=%s mount=%s",
+				 member(info, "HostName"), member(info, "CacheDir"),
+				 member(info, "MountPoint"));
+		json_decref(info);
+	}
 }
 
 /*
@@ -429,6 +451,7 @@ static void clean_stale(struct cfs_meta *m)
 	if (!sids)
 		return;
 	sids->own = cfs_host_sid(&m->host);
+	sids->staging.now_s = before_s;
 	rc = m->eng->ops->each_session(m->eng, &ctx, before_s, STALE_LIMIT, note_sid, sids);
 	for (i = 0; i < sids->n && rc >= 0 && !cfs_deadline_passed(end); i++) {
 		int rc2;
@@ -440,10 +463,11 @@ static void clean_stale(struct cfs_meta *m)
 		cfs_info("cleaned up after a session that stopped answering: sid=%llu result=%s",
 			 (unsigned long long)sids->v[i], rc2 ? cfs_errname(rc2) : "ok");
 		if (!rc2)
-			tell_staged(m, sids->info[i], before_s);
+			add_staging(&sids->staging, sids->info[i]);
 	}
 	if (sids->n)
 		cfs_jobs_sweep(m);
+	tell_staged(m, &sids->staging);
 	while (sids->n)
 		free(sids->info[--sids->n]);
 	free(sids);

@@ -30,7 +30,7 @@
 enum { FLUSH_QUOTA_MS = 3000, FLUSH_USAGE_MS = 1000, HEARTBEAT_MS = 12000 };
 /* How long the storing of a block waits for the volume to be seen. */
 enum { SEE_MS = 5000 };
-enum { STALE_LIMIT = 1000, EXPIRE_BEATS = 5, YEAR_S = 365 * 86400 };
+enum { STALE_LIMIT = 1000, EXPIRE_BEATS = 5, SPARE_BEATS = 2, YEAR_S = 365 * 86400 };
 
 struct cfs_sessions {
 	struct cfs_ticker *heartbeat, *flusher;
@@ -348,11 +348,13 @@ static int refresh_session(struct cfs_meta *m)
 struct staging {
 	int64_t now_s;
 	json_t *info[STALE_LIMIT];
+	int64_t ended_s[STALE_LIMIT]; /* at the earliest */
 	size_t n;
 };
 
 struct sids {
 	uint64_t own, v[STALE_LIMIT];
+	int64_t expire_s[STALE_LIMIT];
 	char *info[STALE_LIMIT];
 	size_t n;
 	struct staging staging;
@@ -367,6 +369,7 @@ static int note_sid(void *arg, const struct cfs_session *s)
 	sids->info[sids->n] = strdup(s->info);
 	if (!sids->info[sids->n])
 		return -ENOMEM;
+	sids->expire_s[sids->n] = s->expire_s;
 	sids->v[sids->n++] = s->sid;
 	return 0;
 }
@@ -378,17 +381,27 @@ static const char *member(const json_t *info, const char *key)
 	return text ? text : "";
 }
 
-static void add_staging(struct staging *g, const char *text)
+static void add_staging(struct staging *g, const char *text, int64_t ended_s)
 {
 	json_t *info = json_loads(text, 0, NULL);
 
-	if (json_is_true(json_object_get(info, "Writeback")))
+	if (json_is_true(json_object_get(info, "Writeback"))) {
+		g->ended_s[g->n] = ended_s;
 		g->info[g->n++] = info;
-	else
+	} else {
 		json_decref(info);
+	}
 }
 
-/* Drops those whose blocks a live mount uploads. */
+/* 0: unknown. */
+static int64_t mounted_s(const json_t *info)
+{
+	struct tm tm = {0};
+
+	return strptime(member(info, "MountTime"), "%Y-%m-%dT%H:%M:%S", &tm) ? timegm(&tm) : 0;
+}
+
+/* Drops those whose blocks a live mount uploads: mounts look for staged blocks when they start. */
 static int find_uploaded(void *arg, const struct cfs_session *s)
 {
 	struct staging *g = arg;
@@ -397,10 +410,13 @@ static int find_uploaded(void *arg, const struct cfs_session *s)
 
 	for (i = 0; i < g->n; i++) {
 		if (!strcmp(member(live, "HostName"), member(g->info[i], "HostName")) &&
-		    !strcmp(member(live, "CacheDir"), member(g->info[i], "CacheDir")))
+		    !strcmp(member(live, "CacheDir"), member(g->info[i], "CacheDir")) &&
+		    mounted_s(live) >= g->ended_s[i]) {
 			json_decref(g->info[i]);
-		else
+		} else {
+			g->ended_s[n] = g->ended_s[i];
 			g->info[n++] = g->info[i];
+		}
 	}
 	g->n = n;
 	json_decref(live);
@@ -417,10 +433,10 @@ static void tell_staged(struct cfs_meta *m, struct staging *g)
 		json_t *info = g->info[--g->n];
 
 		if (sure)
-			cfs_warn("a mount with writeback stopped answering, and no other mount "
-				 "there has its cache-dir: blocks that it has not uploaded wait "
-				 "there for a mount with it, reads of them fail until then: "
-				 "host=%s cache-dir=%s mount=%s",
+			cfs_warn("a mount with writeback stopped answering, and none has started "
+				 "there with its cache-dir since: blocks that it has not uploaded "
+				 "wait for one, other mounts cannot read them until then: host=%s "
+				 "cache-dir=%s mount=%s",
 				 member(info, "HostName"), member(info, "CacheDir"),
 				 member(info, "MountPoint"));
 		json_decref(info);
@@ -434,6 +450,7 @@ static void tell_staged(struct cfs_meta *m, struct staging *g)
 static void clean_stale(struct cfs_meta *m)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	uint64_t beats_ms = (EXPIRE_BEATS + SPARE_BEATS) * heartbeat_ms(m);
 	cfs_deadline_t end = cfs_deadline_in(heartbeat_ms(m));
 	int64_t before_s = cfs_clock_earliest_s(m);
 	struct sids *sids;
@@ -463,7 +480,8 @@ static void clean_stale(struct cfs_meta *m)
 		cfs_info("cleaned up after a session that stopped answering: sid=%llu result=%s",
 			 (unsigned long long)sids->v[i], rc2 ? cfs_errname(rc2) : "ok");
 		if (!rc2)
-			add_staging(&sids->staging, sids->info[i]);
+			add_staging(&sids->staging, sids->info[i],
+				    sids->expire_s[i] - (int64_t)(beats_ms / 1000));
 	}
 	if (sids->n)
 		cfs_jobs_sweep(m);

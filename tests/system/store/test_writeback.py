@@ -450,8 +450,23 @@ def test_killed_and_mounted_with_another_directory(world):
     line = next(x for x in other.log().splitlines() if "a mount with writeback stopped" in x)
     assert "host=%s cache-dir=%s mount=%s" % (os.uname().nodename, world.cache, mnt.path) in line
     again = world.mount("")
-    uploaded(again)
+    wait_until(lambda: not world.staged(), 30, "the upload")
     assert read(again / "f") == data(100_000)
+
+
+def test_killed_beside_another_mount_with_the_same_directory(world):
+    """That one has looked for staged blocks when it started, and does not find those."""
+    test_crash.crashed(world.vol)
+    beside = world.mount("heartbeat=1")
+    beside.allow("stopped answering")
+    mnt = world.mount("writeback,upload-delay=1h,heartbeat=1")
+    write(mnt / "f", data(100_000), sync=True)
+    wait_until(lambda: mnt.stat("staging_oldest_seconds") >= 10, 60, "ten seconds")
+    mnt.kill9()
+    wait_until(lambda: "a mount with writeback stopped answering" in beside.log(), 60, "a word about it")
+    assert len(world.staged()) == 1
+    world.mount("")
+    wait_until(lambda: not world.staged(), 30, "the upload")
 
 
 @pytest.mark.parametrize("opts", ["", "writeback"])

@@ -369,23 +369,46 @@ void cache_name_changed(struct cache *c, uint64_t seq, uint64_t expire_ms, cfs_i
 
 /* ---- opens ---- */
 
-bool cache_opened(struct cache *c, cfs_ino_t ino, struct timespec ctime)
+static struct opened_set *opened_set(struct cache *c, cfs_ino_t ino, pthread_mutex_t **ret_lock)
 {
-	size_t i = hash_ino(ino) % CACHE_OPENED_SETS, w;
-	struct opened_set *set = &c->opened[i];
-	pthread_mutex_t *lock = &c->locks[i % CACHE_LOCKS];
-	struct opened_entry *e = NULL;
-	bool same;
+	size_t i = hash_ino(ino) % CACHE_OPENED_SETS;
+
+	*ret_lock = &c->locks[i % CACHE_LOCKS];
+	return &c->opened[i];
+}
+
+static struct opened_entry *find_opened(struct opened_set *set, cfs_ino_t ino)
+{
+	size_t i;
+
+	for (i = 0; i < CACHE_WAYS; i++) {
+		if (set->way[i].ino == ino)
+			return &set->way[i];
+	}
+	return NULL;
+}
+
+void cache_note_opened(struct cache *c, cfs_ino_t ino, struct timespec ctime)
+{
+	pthread_mutex_t *lock;
+	struct opened_set *set = opened_set(c, ino, &lock);
+	struct opened_entry *e;
 	CFS_LOCK_GUARD(lock);
 
-	for (w = 0; w < CACHE_WAYS && !e; w++) {
-		if (set->way[w].ino == ino)
-			e = &set->way[w];
-	}
-	same = e && !cfs_timespec_cmp(e->ctime, ctime);
+	e = find_opened(set, ino);
 	if (!e)
 		e = &set->way[set->next++ % CACHE_WAYS];
 	e->ino = ino;
 	e->ctime = ctime;
-	return same;
+}
+
+bool cache_opened(struct cache *c, cfs_ino_t ino, struct timespec ctime)
+{
+	pthread_mutex_t *lock;
+	struct opened_set *set = opened_set(c, ino, &lock);
+	struct opened_entry *e;
+	CFS_LOCK_GUARD(lock);
+
+	e = find_opened(set, ino);
+	return e && !cfs_timespec_cmp(e->ctime, ctime);
 }

@@ -74,7 +74,9 @@ void cache_name_changed(struct cache *c, uint64_t seq, uint64_t expire_ms, cfs_i
 
 uint64_t cache_hash_name(cfs_ino_t parent, const char *name, size_t len);
 
-/* Stores the ctime of an open; true when the previous open saw the same. */
+/* Stores the ctime of an open at whose end the kernel has dropped older pages. */
+void cache_note_opened(struct cache *c, cfs_ino_t ino, struct timespec ctime);
+/* Whether it is the ctime that was stored last: the kernel has no older pages. */
 bool cache_opened(struct cache *c, cfs_ino_t ino, struct timespec ctime);
 
 #endif

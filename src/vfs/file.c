@@ -145,6 +145,26 @@ static void unreserve(struct cfs_vfs *v, struct reserved *res)
 		handle_free(&v->handles, res->fh, res->h);
 }
 
+/* The node of a handle in cache_opened(): each has pages of its own. */
+static cfs_ino_t node_of(const struct handle *h)
+{
+	cfs_ino_t ino = h->vnode->node.key;
+
+	return h->passthrough.node ? ino | CFS_VFS_OTHER_NODE : ino;
+}
+
+/*
+ * Called for requests of the handle. They follow its open, at whose end the kernel has dropped the
+ * pages that it had before. Another open may not keep them any earlier, and the end of the open may
+ * never come: a killed program's.
+ */
+static void note_opened(struct cfs_vfs *v, struct handle *h)
+{
+	if (!atomic_load_explicit(&h->opened_noted, memory_order_relaxed) &&
+	    !atomic_exchange(&h->opened_noted, true))
+		cache_note_opened(&v->cache, node_of(h), h->ctime);
+}
+
 /* The last steps of an open, after passthrough_open(). On success the handle is used. */
 static int open_handle(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
 		       struct answer *answer, const struct handle_passthrough *passthrough,
@@ -153,6 +173,7 @@ static int open_handle(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnod
 	struct cfs_attr *attr = &answer->attr;
 	cfs_ino_t ino = n->node.key;
 	struct handle *h = res->h;
+	bool same;
 	int r;
 
 	/*
@@ -173,12 +194,12 @@ static int open_handle(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnod
 	vnode_count(n, flags, 1);
 	atomic_store(&h->err_seq, cfs_file_err_seq(vnode_file(n)));
 	record_fh(ctx, ret->fh);
+	h->ctime = attr->ctime;
+	same = cache_opened(&v->cache, node_of(h), h->ctime);
+	atomic_store(&h->opened_noted, same);
 	handle_publish(h, ret->fh, ino, HANDLE_FILE);
-	/* Each node has pages of its own, which a handle that passes through does not use. */
-	ret->keep_cache =
-		cache_opened(&v->cache, passthrough->node ? ino | CFS_VFS_OTHER_NODE : ino,
-			     attr->ctime) &&
-		!passthrough->passed;
+	/* A handle that passes through uses no pages of the node. */
+	ret->keep_cache = same && !passthrough->passed;
 	ret->cache_dir = ret->direct_io = false;
 	atomic_store(&h->atime_s, ctx->now.tv_sec);
 	if (keeps_atime(v, ino) && !(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY)
@@ -372,6 +393,7 @@ int cfs_vfs_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint
 	if (h) {
 		if (lock_lost(h))
 			return -EIO;
+		note_opened(v, h);
 		read_touches(v, ctx, h);
 		r = cfs_file_read(vnode_file(h->vnode), ctx, fh, off, size, async, ret);
 		n = r == -EINPROGRESS ? async->len : r >= 0 ? ret->len : 0;
@@ -440,6 +462,7 @@ int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 
 	if (!h)
 		return handle_find(&v->handles, fh, HANDLE_SPECIAL) ? 0 : -EBADF;
+	note_opened(v, h);
 	if (writable(h->flags))
 		r = commit_at_close(v, h, ctx);
 	if (r == 0 && lock_lost(h))

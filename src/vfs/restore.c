@@ -43,6 +43,7 @@ static int restore_file(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino)
 	vnode_count(n, h->flags, 1);
 	passthrough_restore(n, &h->passthrough);
 	atomic_store(&h->err_seq, cfs_file_err_seq(vnode_file(n)));
+	atomic_store(&h->opened_noted, true); /* its ctime is not known */
 	return 0;
 }
 

@@ -81,11 +81,13 @@ struct handle {
 	_Atomic uint32_t gen;
 	_Atomic uint8_t kind;
 	_Atomic bool flocked;
-	_Atomic bool lock_lost;	  /* it had a file lock when the session ended: requests fail */
-	int flags;		  /* of open(2) */
-	_Atomic int64_t atime_s;  /* when a read last looked at the access time */
-	uint32_t next_free;	  /* index + 1 */
-	_Atomic uint32_t err_seq; /* errors reported: cfs_file_flush(), closed_take_error() */
+	_Atomic bool lock_lost;	   /* it had a file lock when the session ended: requests fail */
+	int flags;		   /* of open(2) */
+	struct timespec ctime;	   /* of the file, when it was opened */
+	_Atomic bool opened_noted; /* in the cache, note_opened() */
+	_Atomic int64_t atime_s;   /* when a read last looked at the access time */
+	uint32_t next_free;	   /* index + 1 */
+	_Atomic uint32_t err_seq;  /* errors reported: cfs_file_flush(), closed_take_error() */
 	_Atomic uint64_t flock_owner;
 	/* cfs_vfs_pin(). Protected by handles.lock. */
 	unsigned pins;
@@ -248,7 +250,7 @@ struct passthrough {
 	/* By inode. Locks of the data layer and of the connection are taken under these. */
 	pthread_mutex_t locks[PASSTHROUGH_LOCKS];
 	const struct cfs_vfs_backing *backing; /* NULL: all opens are ordinary */
-	_Atomic bool used_other;	       /* the kernel may know a file by its other node */
+	_Atomic bool used_other; /* the kernel may know a file by its other node */
 	/* By inode, protected by its lock. A file that moves replaces the record of another one. */
 	struct moved_file {
 		cfs_ino_t ino;

@@ -171,6 +171,40 @@ def test_an_open_sees_content_under_an_old_mtime(volume, opts):
         assert ((mnt / "f").read_bytes(), os.stat(mnt / "f").st_mtime_ns) == (content, 10**18)
 
 
+READER = """
+import os, sys
+print("ready", flush=True)
+for line in sys.stdin:
+    fd = os.open(sys.argv[1], os.O_RDONLY)
+    seen = os.pread(fd, 1 << 20, 0)
+    os.close(fd)
+    print(seen[:4].hex(), seen[-4:].hex(), flush=True)
+"""
+
+
+def test_programs_that_open_a_file_at_the_same_time_all_see_the_change(ws, volume):
+    """The kernel drops its pages at the end of the first open. Another one that ends before must not
+    read them."""
+    mnt, other, size = volume.mount(LONG), volume.mount(), 300_000
+    (other / "f").write_bytes(b"old." * (size // 4))
+    programs = [ws.python(READER, mnt / "f", stdin=-1, stdout=-1, text=True) for _ in range(4)]
+    for p in programs:
+        assert p.stdout.readline() == "ready\n"
+    for turn in range(400):
+        new = b"%04d" % turn
+        fd = os.open(other / "f", os.O_WRONLY)
+        os.pwrite(fd, new * (size // 4), 0)
+        os.utime(fd, ns=(10**18, 10**18))
+        os.close(fd)
+        for p in programs:
+            p.stdin.write("\n")
+            p.stdin.flush()
+        assert [p.stdout.readline().split() for p in programs] == 4 * [2 * [new.hex()]], turn
+    for p in programs:
+        p.stdin.close()
+        p.wait(20)
+
+
 @pytest.mark.parametrize("told", [os.stat, lambda path: os.listdir(path.parent)], ids=["stat", "listing"])
 def test_an_open_of_an_unchanged_file_keeps_its_attributes(volume, told):
     mnt = volume.mount(LONG)

@@ -189,6 +189,35 @@ def test_a_fatal_signal_ends_the_wait_for_a_locked_database(ws, volume, sig):
 
 
 @pytest.mark.parametrize("hung", ["redis"], indirect=True)
+@pytest.mark.parametrize("length", [SIZE, SIZE + 100])
+def test_an_open_whose_program_is_killed_shows_no_old_bytes_later(ws, hung, length):
+    """Another mount has replaced them, and has restored the time of the last change."""
+    mnt, server = hung
+    other = mnt.volume.mount(expect=".")
+    os.utime(other / "from", ns=(10**18, 10**18))
+    assert read(mnt / "from") == data(SIZE, 1)
+    with open(other / "from", "r+b") as f:
+        f.write(data(length, 4))
+        f.flush()
+        os.utime(f.fileno(), ns=(10**18, 10**18))
+    program = "import sys; print('ready', flush=True); sys.stdin.readline(); print('begins', flush=True); open(sys.argv[1])"
+    p = ws.python(program, mnt / "from", stdin=-1, stdout=-1, text=True)
+    assert p.stdout.readline() == "ready\n"
+    with Frozen(server):
+        go(p)
+        wait_until(lambda: asleep_in_a_request(p), 20, "the open to wait")
+        p.kill()
+        p.wait(20)
+    wait_until(lambda: mnt.stat("requests_in_flight") == 0, 60, "the open to end")
+    wait_until(lambda: mnt.stat("open_handles") == 0, 20, "the file to be closed")
+    copy = os.memfd_create("copy")
+    with open(mnt / "from", "rb", buffering=0) as f:
+        os.sendfile(copy, f.fileno(), 0, 2 * SIZE)
+    assert os.pread(copy, 2 * SIZE, 0) == read(mnt / "from") == data(length, 4)
+    os.close(copy)
+
+
+@pytest.mark.parametrize("hung", ["redis"], indirect=True)
 def test_a_fatal_signal_ends_the_wait_of_a_container(ws, hung):
     """The program has another number in its pid namespace; its init is no part of the test."""
     mnt, server = hung

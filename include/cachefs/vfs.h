@@ -296,6 +296,15 @@ struct cfs_vfs_backing {
  */
 void cfs_vfs_pass_through(struct cfs_vfs *v, const struct cfs_vfs_backing *backing);
 
+/*
+ * Tells the kernel that a node is at least so long. The kernel ends sendfile(), copy_file_range() and
+ * mappings at the length that it knows, without asking. Called while no handle is open: the kernel
+ * then neither waits for a request under way nor has pages to write.
+ */
+typedef void cfs_vfs_lengthen_fn(void *arg, cfs_ino_t node, uint64_t length);
+/* Called before the first request. */
+void cfs_vfs_on_longer(struct cfs_vfs *v, cfs_vfs_lengthen_fn *fn, void *arg);
+
 /* ---- directories ---- */
 
 int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,

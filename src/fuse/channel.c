@@ -36,6 +36,22 @@ void channel_drop_inode(struct cfs_channel *c, uint64_t ino, int64_t off)
 	c->ops->notify(c, FUSE_NOTIFY_INVAL_INODE, iov, 2);
 }
 
+void channel_lengthen(struct cfs_channel *c, uint64_t ino, uint64_t length)
+{
+	struct fuse_notify_store_out out = {.nodeid = ino, .offset = length - 1, .size = 1};
+	/*
+	 * The kernel takes over the end of the stored bytes first, and then fails to read the byte
+	 * (-EFAULT): a byte that arrives could replace a later one.
+	 */
+	struct iovec iov[3] = {
+		{0},
+		{.iov_base = &out, .iov_len = sizeof(out)},
+		{.iov_base = NULL, .iov_len = 1},
+	};
+
+	c->ops->notify(c, FUSE_NOTIFY_STORE, iov, 3);
+}
+
 void channel_drop_name(struct cfs_channel *c, uint64_t parent, const char *name, size_t len)
 {
 	struct fuse_notify_inval_entry_out out = {.parent = parent, .namelen = (uint32_t)len};

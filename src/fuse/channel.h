@@ -117,6 +117,8 @@ int channel_reply(struct cfs_channel *c, const struct cfs_request_id *id, const 
 int channel_reply_error(struct cfs_channel *c, const struct cfs_request_id *id, int error);
 /* Makes the kernel drop attributes of an inode, and cached pages from off on (-1: none). */
 void channel_drop_inode(struct cfs_channel *c, uint64_t ino, int64_t off);
+/* Makes the kernel take the file for at least so long; its pages stay as they are. */
+void channel_lengthen(struct cfs_channel *c, uint64_t ino, uint64_t length);
 /* Makes the kernel drop a cached name, and its directory's attributes. */
 void channel_drop_name(struct cfs_channel *c, uint64_t parent, const char *name, size_t len);
 /*

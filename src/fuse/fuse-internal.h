@@ -265,6 +265,8 @@ void op_init(void *userdata, struct fuse_conn_info *conn);
 /* passthrough.c */
 /* Tells the VFS whether the connection has passthrough. Also for a resumed mount. */
 void passthrough_begin(struct cfs_fuse *f);
+/* Has opens tell the kernel lengths that other clients have made. */
+void lengthen_begin(struct cfs_fuse *f);
 /* Replaces the node id in a request by the inode number, before libfuse decodes it. */
 void take_node(struct cfs_request *rq);
 /* The node id with which the request names the inode. */

@@ -89,6 +89,19 @@ void passthrough_begin(struct cfs_fuse *f)
 
 /* ---- nodes ---- */
 
+static void lengthen(void *arg, cfs_ino_t node, uint64_t length)
+{
+	const struct cfs_fuse *f = arg;
+
+	channel_lengthen(f->channel, node, length);
+}
+
+void lengthen_begin(struct cfs_fuse *f)
+{
+	/* With writeback_cache the kernel would keep a length that is wrong by a race. */
+	cfs_vfs_on_longer(f->vfs, f->conf.writeback_cache ? NULL : lengthen, f);
+}
+
 cfs_ino_t node_of_request(const struct cfs_request *rq, fuse_ino_t ino)
 {
 	return rq->other_node ? ino | CFS_VFS_OTHER_NODE : ino;

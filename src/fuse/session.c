@@ -141,6 +141,7 @@ static int fill(struct cfs_fuse *f, const struct cfs_fuse_conf *conf)
 static void free_session(struct cfs_fuse *f)
 {
 	cfs_vfs_pass_through(f->vfs, NULL);
+	cfs_vfs_on_longer(f->vfs, NULL, NULL);
 	if (f->session)
 		fuse_session_destroy(f->session);
 	ring_destroy(f->ring);
@@ -340,8 +341,10 @@ static int mount_session(struct cfs_fuse *f, char err[256])
 	r = choose_channel(f, err);
 	if (r == 0)
 		r = resumes ? negotiate_resume(f, err) : negotiate_mount(f, err);
-	if (r == 0)
+	if (r == 0) {
 		passthrough_begin(f);
+		lengthen_begin(f);
+	}
 	if (r == 0 && !resumes) {
 		r = forbid_symlinks(&f->conf);
 		if (r < 0)

@@ -204,14 +204,31 @@ static int admit(struct vnode *n, bool any_node, bool writes, const struct cfs_a
 
 /* ---- handles ---- */
 
+/*
+ * Before the first handle: no page of the file is locked by a request, nor changed by a mapping. The
+ * open that follows drops the pages.
+ */
+static void lengthen(struct vnode *n, uint8_t node, const struct cfs_attr *attr)
+{
+	const struct passthrough *p = &n->vfs->passthrough;
+	cfs_ino_t ino = n->node.key;
+
+	if (p->lengthen && attr->length && cache_kernel_may_differ(&n->vfs->cache, ino, attr))
+		p->lengthen(p->lengthen_arg, node ? ino | CFS_VFS_OTHER_NODE : ino, attr->length);
+}
+
 int passthrough_open(struct vnode *n, int flags, const struct cfs_attr *attr, uint64_t asked_ns,
 		     bool any_node, struct handle_passthrough *h, int32_t *ret_backing)
 {
 	struct passthrough *p = &n->vfs->passthrough;
+	const struct vnode_passthrough *used = &n->passthrough;
 	bool writes = (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC);
 	int r;
 
 	pthread_mutex_lock(lock_of(n->vfs, n->node.key));
+	if (!any_node && !(flags & O_TRUNC) && !has_passed(used) && !used->ordinary[0] &&
+	    !used->ordinary[1])
+		lengthen(n, h->node, attr);
 	r = admit(n, any_node, writes, attr, asked_ns, h);
 	*ret_backing = r == 0 && h->passed ? n->passthrough.backing : 0;
 	pthread_mutex_unlock(lock_of(n->vfs, n->node.key));
@@ -291,6 +308,12 @@ void cfs_vfs_pass_through(struct cfs_vfs *v, const struct cfs_vfs_backing *backi
 	}
 	if (backing)
 		v->passthrough.n_old = 0;
+}
+
+void cfs_vfs_on_longer(struct cfs_vfs *v, cfs_vfs_lengthen_fn *fn, void *arg)
+{
+	v->passthrough.lengthen = fn;
+	v->passthrough.lengthen_arg = arg;
 }
 
 void passthrough_init(struct passthrough *p)

@@ -250,6 +250,8 @@ struct passthrough {
 	/* By inode. Locks of the data layer and of the connection are taken under these. */
 	pthread_mutex_t locks[PASSTHROUGH_LOCKS];
 	const struct cfs_vfs_backing *backing; /* NULL: all opens are ordinary */
+	cfs_vfs_lengthen_fn *lengthen;	       /* NULL: the kernel keeps its length */
+	void *lengthen_arg;
 	_Atomic bool used_other; /* the kernel may know a file by its other node */
 	/* By inode, protected by its lock. A file that moves replaces the record of another one. */
 	struct moved_file {

@@ -2,6 +2,9 @@
 """Answers that the kernel keeps. If these fail, a program sees names that are gone, misses names that
 are there, or the mount is asked what the kernel knows."""
 
+import ctypes
+import fcntl
+import mmap
 import os
 import subprocess
 import sys
@@ -155,6 +158,88 @@ def test_an_open_sees_the_length_that_another_mount_has_closed(volume, how):
             os.close(fd)
             assert lengths(mnt / name, (os.O_RDONLY, os.O_RDWR)[turn % 2]) == (length,) * 3, name
     os.close(held)
+
+
+def by_read(fd):
+    return os.read(fd, 1 << 20)
+
+
+def by_pread(fd):
+    return os.pread(fd, 1 << 20, 0)
+
+
+def by_sendfile(fd):
+    return through_file(lambda to: os.sendfile(to, fd, 0, 1 << 20))
+
+
+def by_splice(fd):
+    r, w = os.pipe()
+    try:
+        fcntl.fcntl(w, fcntl.F_SETPIPE_SZ, 1 << 20)
+        return os.read(r, os.splice(fd, w, 1 << 20))
+    finally:
+        os.close(r)
+        os.close(w)
+
+
+def by_copy_file_range(fd):
+    """On the same mount, as cp does it."""
+    return through_file(lambda to: os.copy_file_range(fd, to, 1 << 20), os.readlink("/proc/self/fd/%d" % fd) + ".copy")
+
+
+def through_file(copy, path=None):
+    to = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC) if path else os.memfd_create("copy")
+    try:
+        copy(to)
+        return os.pread(to, 1 << 20, 0)
+    finally:
+        os.close(to)
+
+
+def by_mapping(fd):
+    """Of a length that the program has been told: it does not call fstat, which Python's would."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    length = ctypes.c_size_t(by_mapping.length)
+    at = ctypes.c_void_p(libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, ctypes.c_long(0)))
+    try:
+        return through_file(lambda to: libc.write(to, at, length))  # EFAULT instead of SIGBUS
+    finally:
+        libc.munmap(at, length)
+
+
+def by_seek(fd):
+    return os.pread(fd, os.lseek(fd, 0, os.SEEK_END), 0)
+
+
+def by_fstat(fd):
+    return os.pread(fd, os.fstat(fd).st_size, 0)
+
+
+WAYS = [by_read, by_pread, by_sendfile, by_splice, by_copy_file_range, by_mapping, by_seek, by_fstat]
+
+
+@pytest.mark.parametrize("opts", [LONG, LONG + ",passthrough=auto"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_program_that_does_not_ask_for_the_length_gets_all(volume, way, opts):
+    """sendfile, copy_file_range and mappings end at the length that the kernel knows: a copy would
+    lose what another mount has appended, and no error would tell."""
+    mnt, other = volume.mount(opts), volume.mount()
+    lengths = [1, 100, 4095, 4096, 4097, 5000, 8192, 8193, 100_000, 300_001]
+    content, handles = b"", mnt.open_handles()
+    for length in lengths:
+        new = os.urandom(length - len(content))
+        with open(other / "f", "ab") as f:
+            f.write(new)
+        content += new
+        by_mapping.length = length
+        fd = os.open(mnt / "f", os.O_RDONLY)
+        try:
+            assert way(fd) == content
+        finally:
+            os.close(fd)
+        os.stat(mnt / "f")
+        wait_until(lambda: mnt.stat("open_handles") == handles)
 
 
 @pytest.mark.parametrize("opts", ["", "writeback_cache"])

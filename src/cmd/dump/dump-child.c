@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <linux/ioprio.h>
 #include <malloc.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,6 +93,14 @@ static int carry_out(const struct backup_order *o)
 	return r ? CMD_SYSTEM : CMD_OK;
 }
 
+/* The mount may have died before lower_priority(): no signal comes then. */
+static bool is_orphan(void)
+{
+	struct pollfd answers = {.fd = STDOUT_FILENO};
+
+	return poll(&answers, 1, 0) > 0 && (answers.revents & (POLLHUP | POLLERR));
+}
+
 int dump_child(void)
 {
 	struct backup_order order;
@@ -104,7 +113,7 @@ int dump_child(void)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	while (text && len < ORDER_MAX && (n = read(STDIN_FILENO, text + len, ORDER_MAX - len)) > 0)
 		len += (size_t)n;
-	if (text && n == 0 && backup_take_order(text, len, &order) == 0)
+	if (text && n == 0 && !is_orphan() && backup_take_order(text, len, &order) == 0)
 		r = carry_out(&order);
 	free(text);
 	return r;

@@ -9,6 +9,7 @@ import os
 import pathlib
 import resource
 import signal
+import socket
 import subprocess
 import time
 
@@ -351,6 +352,22 @@ def test_killed_child_and_killed_worker_leave_nothing(ws, s3, via):
     via.clear()
     wait_until(lambda: mnt.stat("meta_backups_total") >= 1, 60)
     assert os.listdir(tmp) == [] and "child process died" in mnt.log()
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_child_that_starts_after_the_death_of_its_mount(ws, lives):
+    """A mount may die before its child can ask for a signal. The child would go on for its deadlines."""
+    vol = ws.volume()
+    order = [vol.url, "", "", "-1", "-1", "%d" % time.time(), "1", "0", "HOME=/", ""]
+    mount, child = socket.socketpair()
+    mount.sendall("".join(x + "\0" for x in order).encode())
+    if lives:
+        mount.shutdown(socket.SHUT_WR)
+    else:
+        mount.close()
+    p = ws.popen([tool("cachefs"), "back-up-metadata"], stdin=child, stdout=child)
+    assert p.wait(60) == (0 if lives else 2)
+    assert len(list((vol.bucket / vol.name / "meta").glob("*"))) == (1 if lives else 0)
 
 
 def test_bucket_that_is_full_or_another_volumes(ws, empty):

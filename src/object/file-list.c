@@ -15,6 +15,7 @@
 #include "file.h"
 
 struct walk {
+	struct cfs_object_file *o;
 	const char *prefix, *after;
 	cfs_object_list_fn fn;
 	void *arg;
@@ -133,7 +134,7 @@ static int report_file(struct walk *w, const char *key)
 	struct stat st;
 
 	if (stat(w->path, &st) < 0)
-		return errno == ENOENT ? 0 : -errno;
+		return errno == ENOENT ? cfs_object_file_present(w->o) : -errno;
 	info.size = (uint64_t)st.st_size;
 	info.mtime_s = st.st_mtim.tv_sec;
 	return w->fn(w->arg, &info);
@@ -150,7 +151,7 @@ static int walk_dir(struct walk *w, size_t len)
 	r = cfs_deadline_passed(w->deadline) ? -ETIMEDOUT : read_names(w->path, &names);
 	/* A directory may have been removed since its parent was read, except the bucket. */
 	if (r == -ENOENT && len > w->bucket_len)
-		r = 0;
+		r = cfs_object_file_present(w->o);
 	for (i = 0; r == 0 && i < names.n; i++) {
 		size_t n = strlen(names.v[i]);
 		bool is_dir = names.v[i][n - 1] == '/';
@@ -182,6 +183,7 @@ int cfs_object_file_list(struct cfs_object_store *base, const char *prefix, cons
 	if (!w)
 		return -ENOMEM;
 	*w = (struct walk){
+		.o = o,
 		.prefix = prefix,
 		.after = after,
 		.fn = fn,
@@ -192,5 +194,6 @@ int cfs_object_file_list(struct cfs_object_store *base, const char *prefix, cons
 	memcpy(w->path, o->bucket, len + 1);
 	r = walk_dir(w, len);
 	free(w);
-	return r;
+	/* The disk may have been unmounted before, or meanwhile: an empty directory is left. */
+	return r == 0 ? cfs_object_file_present(o) : r;
 }

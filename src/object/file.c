@@ -93,51 +93,6 @@ static ssize_t transfer(int fd, bool writing, uint64_t off, const struct iovec *
 	return (ssize_t)done;
 }
 
-static ssize_t file_get(struct cfs_object_store *base, const char *key, uint64_t off,
-			const struct iovec *dst, int n_dst, cfs_deadline_t deadline)
-{
-	struct cfs_object_file *o = (struct cfs_object_file *)base;
-	char path[PATH_MAX];
-	cfs_auto_close int fd = -1;
-	int r;
-
-	r = make_path(o, key, path);
-	if (r < 0)
-		return r;
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	return transfer(fd, false, off, dst, n_dst, 0);
-}
-
-/*
- * With RESOLVE_CACHED (openat2(2)) the path walk fails instead of waiting, with RWF_NOWAIT (preadv2(2))
- * the read does. Any other error, as from a sandbox, is -EAGAIN, too: the caller reads with
- * waiting.
- */
-static ssize_t file_get_nowait(struct cfs_object_store *base, const char *key, uint64_t off,
-			       const struct iovec *dst, int n_dst)
-{
-	struct cfs_object_file *o = (struct cfs_object_file *)base;
-	struct open_how how = {
-		.flags = O_RDONLY | O_CLOEXEC,
-		.resolve = RESOLVE_CACHED,
-	};
-	char path[PATH_MAX];
-	cfs_auto_close int fd = -1;
-	ssize_t n;
-	int r;
-
-	r = make_path(o, key, path);
-	if (r < 0)
-		return r;
-	fd = (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof(how));
-	if (fd < 0)
-		return errno == ENOENT ? -ENOENT : -EAGAIN;
-	n = transfer(fd, false, off, dst, n_dst, RWF_NOWAIT);
-	return n < 0 ? -EAGAIN : n;
-}
-
 /* Duplicates the nth description of the same directory that the previous process had; -1: none. */
 static int desc_before(const struct cfs_object_descs *d, int fd, unsigned nth)
 {
@@ -212,23 +167,90 @@ static int reopen_bucket(struct cfs_object_file *o)
 	return r;
 }
 
-/*
- * Objects must be written to the file system that is synced. -ENODEV: its disk was unmounted, or
- * another one mounted over it. Before the first put, the bucket may still change.
- */
-static int check_bucket(struct cfs_object_file *o)
+/* 1: the path of the bucket leads to another file system than its open descriptions. */
+static int is_elsewhere(struct cfs_object_file *o)
 {
-	bool first = !atomic_exchange(&o->used, true);
 	struct stat there, opened;
 	int r = open_bucket(o, NULL);
 
 	if (r == 0 && (stat(o->bucket, &there) < 0 || fstat(o->fd[0], &opened) < 0))
 		r = -errno;
-	if (r == 0 && there.st_dev != opened.st_dev)
+	return r < 0 ? r : there.st_dev != opened.st_dev;
+}
+
+/*
+ * Objects must be written to the file system that is synced. -ENODEV: its disk was unmounted, or
+ * another one mounted over it. Until the first object is found or put, the bucket may still change.
+ */
+static int check_bucket(struct cfs_object_file *o)
+{
+	bool first = !atomic_exchange(&o->used, true);
+	int r = is_elsewhere(o);
+
+	if (r > 0)
 		r = first ? reopen_bucket(o) : -ENODEV;
 	if (r < 0 && first)
 		atomic_store(&o->used, false);
 	return r == -ENOENT ? -ENODEV : r;
+}
+
+int cfs_object_file_present(struct cfs_object_file *o)
+{
+	return atomic_load(&o->used) ? check_bucket(o) : 0;
+}
+
+/* Of a key that is not found: -ENOENT, or another error when the bucket is not there. */
+static int not_found(struct cfs_object_file *o)
+{
+	int r = cfs_object_file_present(o);
+
+	return r < 0 ? r : -ENOENT;
+}
+
+static ssize_t file_get(struct cfs_object_store *base, const char *key, uint64_t off,
+			const struct iovec *dst, int n_dst, cfs_deadline_t deadline)
+{
+	struct cfs_object_file *o = (struct cfs_object_file *)base;
+	char path[PATH_MAX];
+	cfs_auto_close int fd = -1;
+	int r;
+
+	r = make_path(o, key, path);
+	if (r < 0)
+		return r;
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT ? not_found(o) : -errno;
+	if (!atomic_load(&o->used))
+		check_bucket(o);
+	return transfer(fd, false, off, dst, n_dst, 0);
+}
+
+/*
+ * With RESOLVE_CACHED (openat2(2)) the path walk fails instead of waiting, with RWF_NOWAIT (preadv2(2))
+ * the read does. Any other error is -EAGAIN, too: the caller reads with waiting.
+ */
+static ssize_t file_get_nowait(struct cfs_object_store *base, const char *key, uint64_t off,
+			       const struct iovec *dst, int n_dst)
+{
+	struct cfs_object_file *o = (struct cfs_object_file *)base;
+	struct open_how how = {
+		.flags = O_RDONLY | O_CLOEXEC,
+		.resolve = RESOLVE_CACHED,
+	};
+	char path[PATH_MAX];
+	cfs_auto_close int fd = -1;
+	ssize_t n;
+	int r;
+
+	r = make_path(o, key, path);
+	if (r < 0)
+		return r;
+	fd = (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof(how));
+	if (fd < 0)
+		return -EAGAIN;
+	n = transfer(fd, false, off, dst, n_dst, RWF_NOWAIT);
+	return n < 0 ? -EAGAIN : n;
 }
 
 /*
@@ -320,6 +342,8 @@ static int file_del(struct cfs_object_store *base, const char *key, cfs_deadline
 	int r;
 
 	r = make_path(o, key, path);
+	if (r == 0)
+		r = cfs_object_file_present(o);
 	if (r < 0)
 		return r;
 	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
@@ -337,7 +361,7 @@ static int file_head(struct cfs_object_store *base, const char *key, struct cfs_
 	if (r < 0)
 		return r;
 	if (stat(path, &st) < 0)
-		return -errno;
+		return errno == ENOENT ? not_found(o) : -errno;
 	if (!S_ISREG(st.st_mode))
 		return -ENOENT;
 	*ret = (struct cfs_object_info){

@@ -23,11 +23,16 @@ struct cfs_object_file {
 	 */
 	_Atomic int fd[2];
 	pthread_mutex_t open_lock; /* of the threads that open them */
-	_Atomic bool used;	   /* after a put the bucket must stay on its file system */
+	_Atomic bool used;	   /* an object was found or put: the bucket stays where it is */
 	unsigned turn;
 	bool both; /* the next sync calls syncfs(2) on both */
 };
 
+/*
+ * -ENODEV: the disk of a bucket in use was unmounted, or another one mounted over it: its
+ * path tells nothing about its objects.
+ */
+int cfs_object_file_present(struct cfs_object_file *o);
 int cfs_object_file_list(struct cfs_object_store *base, const char *prefix, const char *after,
 			 cfs_object_list_fn fn, void *arg, cfs_deadline_t deadline);
 

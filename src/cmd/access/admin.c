@@ -57,6 +57,16 @@ static int open_objects(struct admin *a, const struct admin_opts *o, char err[25
 
 	if (r == 0)
 		r = volume_check_id(a->setting, a->objects, cfs_deadline_in(ADMIN_OBJECT_MS), err);
+	if (r == 0) {
+		snprintf(err, 256,
+			 "%s/" VOLUME_ID_NAME " is not in %s %s: are the objects there?%s",
+			 a->setting->name, o->storage ? o->storage : a->setting->storage,
+			 o->bucket ? o->bucket : a->setting->bucket,
+			 a->needs & ADMIN_ID ? " (--force does it)" : "");
+		if (a->needs & ADMIN_ID)
+			return -ENOENT;
+		cmd_error("note: %s", err);
+	}
 	return r < 0 ? r : open_store(a);
 }
 

@@ -45,6 +45,7 @@ enum admin_needs {
 	 * of the metadata, too: the command replicates until it ends. With the two above.
 	 */
 	ADMIN_REMOVE = 1 << 3,
+	ADMIN_ID = 1 << 4, /* refused, too, where the objects have no id of a volume */
 };
 
 struct admin {

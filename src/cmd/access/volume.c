@@ -271,6 +271,43 @@ int volume_check_id(const struct cfs_setting *s, struct cfs_object_store *o,
 			s->uuid);
 }
 
+static int note_first(void *arg, const struct cfs_object_info *info)
+{
+	return 1;
+}
+
+static int note_chunk(void *arg, const struct cfs_row *row)
+{
+	*(bool *)arg = true;
+	return 1;
+}
+
+int volume_check_place(struct cfs_meta *meta, const struct cfs_setting *s,
+		       struct cfs_object_store *o, cfs_deadline_t deadline, char err[256])
+{
+	bool has_chunks = false;
+	char prefix[128];
+	int r = volume_check_id(s, o, deadline, err);
+
+	if (r != 0)
+		return CFS_MIN(r, 0);
+	snprintf(prefix, sizeof(prefix), "%s/", s->name);
+	r = o->ops->list(o, prefix, "", note_first, NULL, deadline);
+	if (r > 0 || r == -EACCES)
+		return 0;
+	if (r < 0 && r != -ENOENT)
+		return cfs_fail(err, r, "cannot see whether there are objects of volume %s: %s",
+				s->name, strerror(-r));
+	r = cfs_meta_scan(meta, CFS_TABLE_CHUNK, note_chunk, &has_chunks);
+	if (r < 0)
+		return cfs_fail(err, r, "the chunks cannot be read: %s", strerror(-r));
+	return !has_chunks ? 0
+			   : cfs_fail(err, -ENOENT,
+				      "no object of volume %s is there: is the disk of the bucket "
+				      "mounted?",
+				      s->name);
+}
+
 uint64_t volume_limit(int64_t given_mbps, int setting_mbps)
 {
 	int64_t mbps = given_mbps >= 0 ? given_mbps : setting_mbps;

@@ -84,6 +84,13 @@ int volume_open_objects_with(const struct cfs_setting *s, const struct volume_ob
 int volume_check_id(const struct cfs_setting *s, struct cfs_object_store *o,
 		    cfs_deadline_t deadline, char err[256]);
 /*
+ * Whether new objects may be stored there: -EEXIST as above; -ENOENT: metadata names blocks, and
+ * nothing of the volume is there, as where the disk of a file bucket is not mounted. The right to
+ * list may be missing. Negative with err.
+ */
+int volume_check_place(struct cfs_meta *meta, const struct cfs_setting *s,
+		       struct cfs_object_store *o, cfs_deadline_t deadline, char err[256]);
+/*
  * Applies storage classes, tags, access keys and limits of a changed setting, as they would be if
  * the objects were opened with it. -ENOMEM: classes or keys are those from before.
  */

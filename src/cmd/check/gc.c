@@ -22,7 +22,7 @@
 
 struct gc_opts {
 	struct admin_opts common;
-	bool delete, compact;
+	bool delete, compact, force;
 	int64_t threads;
 	uint64_t age_ms;
 };
@@ -33,6 +33,7 @@ static const struct cfs_opt gc_table[] = {
 		 "remove leaked objects, pending slices and clones given up; without it they are "
 		 "only counted"),
 	OPT_FLAG("compact", compact, "first merge the slices of every chunk that has several"),
+	OPT_FLAG("force", force, "even where the objects have no id of a volume"),
 	OPT_THREADS(threads, "objects removed at the same time"),
 	OPT_DURATION("age", age_ms, "TIME",
 		     "objects younger than this never count as leaked; without it "
@@ -551,7 +552,8 @@ static int gc_run(void *options, const char **args)
 
 	r = admin_open(args[0], &o->common,
 		       ADMIN_OBJECTS | (o->delete || o->compact ? ADMIN_WRITE | ADMIN_REMOVE : 0) |
-			       (o->compact ? ADMIN_DATA : 0),
+			       (o->compact ? ADMIN_DATA : 0) |
+			       ((o->delete || o->compact) && !o->force ? ADMIN_ID : 0),
 		       &a);
 	if (r != CMD_OK)
 		goto out;

@@ -10,6 +10,7 @@
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/progress.h"
+#include "cmd/access/volume.h"
 #include "cmd/sets/tempfile.h"
 
 struct destroy_opts {
@@ -25,7 +26,8 @@ enum { HEARTBEAT_MS = 15000 };
 static const struct cfs_opt destroy_table[] = {
 	OPT_FLAG("yes", yes, "do not ask"),
 	OPT_FLAG("dry-run", dry_run, "only report what would be removed"),
-	OPT_FLAG("force", force, "even when the volume is mounted somewhere"),
+	OPT_FLAG("force", force,
+		 "even when the volume is mounted somewhere, or its objects have no id"),
 	OPT_THREADS(threads, "objects removed at the same time"),
 	ADMIN_OBJECT_OPTIONS(common),
 	{0},
@@ -35,8 +37,10 @@ struct destroy {
 	struct admin a;
 	const struct destroy_opts *o;
 	struct progress p;
-	FILE *keys; /* keys, NUL after each: removal starts only when the listing is complete */
-	uint64_t objects, bytes;
+	FILE *keys;   /* keys, NUL after each: removal starts only when the listing is complete */
+	char id[128]; /* key of the volume's id, which is removed after the metadata */
+	bool has_id;
+	uint64_t id_size, objects, bytes;
 	struct removed removed;
 	int64_t now_s;
 	unsigned sessions, ended; /* number of active ones, and of those that seem to have ended */
@@ -51,6 +55,11 @@ static int add_key(void *arg, const struct cfs_object_info *info)
 	progress_add(&d->p, 1);
 	d->objects++;
 	d->bytes += info->size;
+	if (!strcmp(info->key, d->id)) {
+		d->has_id = true;
+		d->id_size = info->size;
+		return 0;
+	}
 	if (fprintf(d->keys, "%" PRIu64 " %s%c", info->size, info->key, '\0') < 0)
 		return temp_error(-errno);
 	return 0;
@@ -64,6 +73,7 @@ static int list_objects(struct destroy *d)
 	if (r < 0)
 		return r;
 	snprintf(prefix, sizeof(prefix), "%s/", d->a.setting->name);
+	snprintf(d->id, sizeof(d->id), "%s/" VOLUME_ID_NAME, d->a.setting->name);
 	progress_begin(&d->p, "objects listed");
 	r = d->a.objects->ops->list(d->a.objects, prefix, "", add_key, d,
 				    cfs_deadline_in(ADMIN_LIST_MS));
@@ -145,7 +155,7 @@ static int remove_objects(struct destroy *d)
 		n++;
 	}
 	/* The metadata is removed only when the listing was read back completely. */
-	if (r == 0 && n != d->objects)
+	if (r == 0 && n != d->objects - d->has_id)
 		r = -EIO;
 	progress_end(&d->p);
 	d->removed = remover_finish(remover);
@@ -185,6 +195,20 @@ static bool confirmed(const struct destroy *d)
 	return false;
 }
 
+/* Last: without it, a command that is repeated would take the bucket for another one. */
+static int remove_id(struct destroy *d)
+{
+	struct cfs_object_store *o = d->a.objects;
+	int r = d->has_id ? o->ops->del(o, d->id, cfs_deadline_in(ADMIN_OBJECT_MS)) : 0;
+
+	if (r < 0)
+		return cmd_error("the volume is removed, but its id %s is still there: %s", d->id,
+				 strerror(-r));
+	d->removed.objects += d->has_id;
+	d->removed.bytes += d->id_size;
+	return CMD_OK;
+}
+
 static int destroy(struct destroy *d)
 {
 	int r = check_sessions(d);
@@ -217,7 +241,7 @@ static int destroy(struct destroy *d)
 	if (r < 0)
 		return cmd_error("the metadata could not be removed: %s", strerror(-r));
 	d->a.needs = 0; /* the counters are gone, so no usage is written at the end */
-	return CMD_OK;
+	return remove_id(d);
 }
 
 static void print_json(const struct destroy *d)
@@ -235,7 +259,10 @@ static int destroy_run(void *options, const char **args)
 	struct destroy d = {.o = o};
 	int r;
 
-	r = admin_open(args[0], &o->common, ADMIN_OBJECTS | (o->dry_run ? 0 : ADMIN_WRITE), &d.a);
+	r = admin_open(args[0], &o->common,
+		       ADMIN_OBJECTS | (o->dry_run ? 0 : ADMIN_WRITE) |
+			       (o->dry_run || o->force ? 0 : ADMIN_ID),
+		       &d.a);
 	if (r != CMD_OK)
 		goto out;
 	if (strcmp(args[1], d.a.setting->uuid)) {

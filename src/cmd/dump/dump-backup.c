@@ -45,13 +45,16 @@ static int dump_into(struct dump_backup *job, int fd)
 int dump_backup(struct dump_backup *job)
 {
 	const char *volume = job->setting->name;
+	cfs_deadline_t deadline = cfs_deadline_in(ADMIN_OBJECT_MS);
 	cfs_auto_close int fd = -1, spare_fd = -1;
 	struct stat st = {0};
 	int r;
 
 	backup_name(job->when_s, job->name);
 	/* First, as it is quick: the bucket answers, and it is the volume's. */
-	r = volume_check_id(job->setting, job->objects, cfs_deadline_in(ADMIN_OBJECT_MS), job->err);
+	r = job->elsewhere
+		    ? volume_check_id(job->setting, job->objects, deadline, job->err)
+		    : volume_check_place(job->meta, job->setting, job->objects, deadline, job->err);
 	if (r < 0)
 		return r;
 	fd = temp_open();

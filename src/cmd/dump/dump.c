@@ -147,7 +147,11 @@ static void say_done(const struct dump *d, const struct dump_opts *o, const char
 
 static int to_bucket(const struct dump_opts *o, const char *url)
 {
-	struct dump_backup job = {.when_s = cfs_wall_s(), .skip_trash = o->skip_trash};
+	struct dump_backup job = {
+		.when_s = cfs_wall_s(),
+		.skip_trash = o->skip_trash,
+		.elsewhere = o->common.bucket,
+	};
 	struct admin a = {0};
 	int r = admin_open(url, &o->common, 0, &a);
 

@@ -38,7 +38,8 @@ struct dump_backup {
 	struct cfs_object_store *objects;
 	int64_t when_s; /* gives the name */
 	bool skip_trash;
-	bool rotate; /* remove others by rule, once this one is stored and read back */
+	bool elsewhere; /* in a place that was given: it may have backups only */
+	bool rotate;	/* remove others by rule, once this one is stored and read back */
 	/* results */
 	char name[BACKUP_NAME_LEN + 1];
 	uint64_t size, entries;

@@ -39,26 +39,30 @@ static uint64_t budget_of(const struct mount_opts *o)
 	return o->buffer_size ? o->buffer_size : mount_default_budget();
 }
 
-/*
- * Refuses a bucket of another volume: block keys are numbers, so this mount would overwrite that
- * volume's blocks. An object store that does not answer does not prevent the mount.
- */
-static int check_objects(struct serve *s, char err[256])
-{
-	int r;
-
-	cfs_object_quiet(true);
-	r = volume_check_id(s->setting, s->objects, cfs_deadline_in(ID_MS), err);
-	cfs_object_quiet(false);
-	if (r == -EEXIST)
-		return r;
-	err[0] = '\0';
-	return 0;
-}
-
 static const char *storage_of(const struct serve *s)
 {
 	return s->o->storage ? s->o->storage : s->setting->storage;
+}
+
+/*
+ * Refuses a bucket of another volume: block keys are numbers, so this mount would overwrite that
+ * volume's blocks. Refuses to write below the mount point of a disk that is not mounted, which would
+ * hide the blocks later. An object store that does not answer does not prevent the mount.
+ */
+static int check_objects(struct serve *s, char err[256])
+{
+	bool is_file = !strcmp(storage_of(s), "file") && !s->o->ro;
+	cfs_deadline_t deadline = cfs_deadline_in(ID_MS);
+	int r;
+
+	cfs_object_quiet(true);
+	r = is_file ? volume_check_place(s->meta, s->setting, s->objects, deadline, err)
+		    : volume_check_id(s->setting, s->objects, deadline, err);
+	cfs_object_quiet(false);
+	if (r == -EEXIST || (r == -ENOENT && is_file))
+		return r;
+	err[0] = '\0';
+	return 0;
 }
 
 static struct volume_objects objects_of(struct serve *s)

@@ -5,6 +5,7 @@ test says what must not be among them."""
 import os
 import pty
 import select
+import sqlite3
 import subprocess
 
 import pytest
@@ -135,6 +136,62 @@ def test_destroy_looks_for_mounts_once_more(ws, volume):
     os.close(mine)
     mnt.umount()
     assert read(volume.mount() / "f") == b"kept"
+
+
+def test_destroy_that_was_broken_off_is_repeated(ws, volume):
+    """The id of the volume goes last: without it the bucket could be any other one."""
+    mnt = volume.mount()
+    write(mnt / "f", b"x")
+    mnt.umount()
+    uuid = volume.setting()["UUID"]
+    mine, theirs = pty.openpty()
+    p = ws.popen(
+        [tool("cachefs"), "destroy", volume.url, uuid],
+        stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )
+    os.close(theirs)
+    said = b""
+    while b"Type the name" not in said:
+        assert select.select([p.stderr], [], [], 20)[0], said
+        said += os.read(p.stderr.fileno(), 4096)
+    db = sqlite3.connect(volume.db, isolation_level=None)
+    db.execute("BEGIN IMMEDIATE")
+    os.write(mine, b"vol\n")
+    wait_until(lambda: not volume.objects(), 20, "the removal of the objects")
+    p.kill()
+    p.wait(20)
+    db.execute("ROLLBACK")
+    db.close()
+    os.close(mine)
+    assert read(volume.bucket / "vol/juicefs_uuid").decode() == uuid
+    assert ask(ws, "destroy", volume.url, uuid, "--yes")["removed_objects"] == 1
+    assert not (volume.bucket / "vol/juicefs_uuid").exists()
+    refused(ws, "status", volume.url)
+    volume.format()
+
+
+def test_objects_without_an_id(ws, volume):
+    """They may be those of another volume of that name, or the disk with the objects is not mounted."""
+    mnt = volume.mount()
+    make_tree(mnt.path)
+    mnt.umount()
+    uuid, objects = volume.setting()["UUID"], volume.objects()
+    volume.check_options["leaks"] = "ignore"
+    junk(volume, "chunks/0/0/999_0_10")
+    old = volume.bucket / "vol/chunks/0/0/999_0_10"
+    os.utime(old, (1, 1))
+    idle = volume.bucket / "vol/juicefs_uuid"
+    idle.rename(ws.path("id"))
+    for argv in (["gc", "--delete"], ["gc", "--compact"], ["destroy", "--yes"]):
+        where = [volume.url, uuid] if argv[0] == "destroy" else [volume.url]
+        refused(ws, *argv, *where, code=2, says="vol/juicefs_uuid is not in file")
+    assert set(volume.objects()) == {*objects, old}
+    for argv in (["gc", volume.url], ["fsck", volume.url], ["destroy", "--dry-run", volume.url, uuid]):
+        assert "vol/juicefs_uuid is not in file" in ws.run("cachefs", *argv, check=True).stderr
+    assert ask(ws, "gc", volume.url, "--delete", "--force")["removed"]["objects"] == 1
+    assert volume.objects() == objects
+    assert sorted(ls(volume.mount().path)) == ["a", "empty", "link", "three"]
+    ws.path("id").rename(idle)
 
 
 def test_destroy_after_a_clock_was_set(ws, volume):

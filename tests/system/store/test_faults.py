@@ -278,6 +278,40 @@ def test_object_directory_whose_disk_is_unmounted(ws, small_disk):
     os.unlink(mnt / "during")
 
 
+@pytest.mark.deadline(180)
+def test_object_directory_whose_disk_is_unmounted_before_the_first_write(ws, small_disk):
+    """Or before the mount, as at a boot: the blocks would be hidden when the disk is mounted."""
+    vol = ws.volume()
+    vol.check_options = {"unmounted": True, "leaks": "warn"}
+    mnt = vol.mount()
+    write(mnt / "before", data(100_000))
+    mnt.umount()
+    mnt = vol.mount("io-timeout=5,put-timeout=5", expect=r"ENODEV|EIO|object")
+    aside, point = ws.path("aside"), ws.path("refused-mount")
+    aside.mkdir()
+    point.mkdir()
+    subprocess.run(["mount", "--bind", small_disk, aside], check=True)
+    try:
+        subprocess.run(["umount", "-l", small_disk], check=True)
+        error = try_write(mnt / "during", data(1_000_000))
+        runs = [
+            ws.run("mount.cachefs", vol.url, point),
+            ws.run("cachefs", "dump", "--to-bucket", vol.url),
+            ws.run("cachefs", "gc", "--delete", vol.url),
+            ws.run("cachefs", "destroy", "--yes", vol.url, vol.setting()["UUID"]),
+        ]
+        left = list(small_disk.rglob("*"))
+        subprocess.run(["mount", "--bind", aside, small_disk], check=True)
+    finally:
+        subprocess.run(["umount", aside], check=True)
+    assert error is not None and left == []
+    for r, says in zip(runs, ("is the disk", "is the disk", "are the objects there", "are the objects there")):
+        assert r.returncode != 0 and says in r.stderr, r.stderr
+    assert read(mnt / "before") == data(100_000)
+    wait_until(lambda: try_write(mnt / "after", b"1") is None, 30, "a write after the repair")
+    os.unlink(mnt / "during")
+
+
 # -- metadata
 
 

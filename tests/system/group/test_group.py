@@ -194,7 +194,7 @@ def test_members_of_the_volume_before(ws):
     team.volume.format(storage="s3", bucket=team.volume.where)
     new = [team.join(1), team.join(2)]
     want = make_file(team, SMALL)
-    wait_until(lambda: all(m.stat("peer_members") >= 3 for m in new) or old.ended, 30, "the old one")
+    wait_until(lambda: all(m.stat("peer_members") >= 3 for m in new) or not old.mounted(), 30, "the old one")
     assert read_all(new) == [want] * 2
 
 

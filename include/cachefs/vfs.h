@@ -247,7 +247,7 @@ int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 		       uint64_t lock_owner);
 /* Whether a flush of this handle has data to wait for. Never waits. */
 bool cfs_vfs_is_dirty(struct cfs_vfs *v, uint64_t fh);
-/* Whether a rename, an unlock or the fsync of a directory may have to wait for closed files. */
+/* Whether a rename or the fsync of a directory may have to wait for closed files. */
 bool cfs_vfs_has_closed(struct cfs_vfs *v);
 /* Whether a truncate, fallocate or copy of the file has data to wait for. Never waits. */
 bool cfs_vfs_has_unstored(struct cfs_vfs *v, cfs_ino_t ino);
@@ -346,14 +346,18 @@ int cfs_vfs_releasedir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
  * wait: until the lock is granted, or ctx->interrupted() (-EINTR). Without: -EAGAIN. Locks end with
  * the handle (flock), or with cfs_vfs_flush_file() by their owner (POSIX).
  *
- * Locks order readers and writers of all mounts: an unlock, and a shared lock, stores first what was
- * written to the file here; a granted lock shows what others have stored, as an open does.
- * *ret_attr_old: the kernel's attributes may be older than the lock, it has to ask again.
+ * Locks order readers and writers of all mounts: an unlock, and a shared lock that may replace an
+ * exclusive one, stores first what was written to the file here; a granted lock shows what others
+ * have stored, as an open does. *ret_attr_old: the kernel's attributes may be older than the lock, it
+ * has to ask again.
  */
 int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,
 		  enum cfs_lock_type type, bool wait, bool *ret_attr_old);
 int cfs_vfs_setlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,
 		  const struct cfs_plock *lock, bool wait, bool *ret_attr_old);
+/* Whether that change has data to wait for. Never waits. */
+bool cfs_vfs_lock_stores(struct cfs_vfs *v, uint64_t fh, uint64_t owner, enum cfs_lock_type type,
+			 bool posix);
 int cfs_vfs_getlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,
 		  struct cfs_plock *lock);
 

@@ -72,9 +72,10 @@ struct cfs_fuse {
 		int error;
 	} loop;
 
-	pthread_mutex_t lock; /* protects n_waiters; a leaf */
-	pthread_cond_t idle;  /* n_waiters is 0 */
+	pthread_mutex_t lock; /* protects the numbers; a leaf */
+	pthread_cond_t idle;  /* one of them is less */
 	unsigned n_waiters;   /* threads that wait for a file lock, ops-lock.c */
+	unsigned n_storing;   /* of these: store a file first */
 
 	struct {
 		pthread_mutex_t lock; /* held to answer another thread's request early; pinning

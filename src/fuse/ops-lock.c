@@ -21,6 +21,7 @@ struct lock_waiter {
 	fuse_ino_t ino;
 	uint64_t fh, owner;
 	bool posix, wait;
+	bool stores;	       /* before it lets others read */
 	struct cfs_plock lock; /* flock: the type only */
 };
 
@@ -35,17 +36,18 @@ static int set_lock(struct lock_waiter *w, bool wait)
 	else
 		r = cfs_vfs_flock(c->vfs, &c->ctx, w->fh, w->owner,
 				  (enum cfs_lock_type)w->lock.type, wait, &attr_old);
-	/* The kernel drops its pages when it is told of another length or time. */
+	/* A read then has the kernel ask, and drop its pages when length or time differ. */
 	if (r == 0 && attr_old)
 		drop_inode(c->fuse, w->ino, -1);
 	return r;
 }
 
-static void waiter_done(struct cfs_fuse *f)
+static void waiter_done(struct cfs_fuse *f, bool stores)
 {
 	pthread_mutex_lock(&f->lock);
-	if (--f->n_waiters == 0)
-		pthread_cond_broadcast(&f->idle);
+	f->n_waiters--;
+	f->n_storing -= stores;
+	pthread_cond_broadcast(&f->idle);
 	pthread_mutex_unlock(&f->lock);
 }
 
@@ -53,6 +55,7 @@ static void *run_waiter(void *arg)
 {
 	struct lock_waiter *w = arg;
 	struct cfs_fuse *f = w->call.fuse;
+	bool stores = w->stores;
 	int r;
 
 	call_take(&w->call);
@@ -63,7 +66,7 @@ static void *run_waiter(void *arg)
 	else
 		reply_status(&w->call, r);
 	free(w);
-	waiter_done(f);
+	waiter_done(f, stores);
 	return NULL;
 }
 
@@ -77,8 +80,10 @@ static int wait_for_lock(const struct lock_waiter *what)
 
 	pthread_mutex_lock(&f->lock);
 	room = f->n_waiters < WAITERS_MAX;
-	if (room)
+	if (room) {
 		f->n_waiters++;
+		f->n_storing += what->stores;
+	}
 	pthread_mutex_unlock(&f->lock);
 	if (!room)
 		return -ENOLCK;
@@ -92,22 +97,20 @@ static int wait_for_lock(const struct lock_waiter *what)
 			return 0;
 		}
 		free(w);
-	} else {
-		r = -ENOMEM;
 	}
-	waiter_done(f);
-	return r;
+	waiter_done(f, what->stores);
+	return -ENOLCK;
 }
 
 static void lock(struct lock_waiter *w, bool wait)
 {
-	/* Before others may read, what was written is stored. */
-	bool stores = w->lock.type != CFS_LOCK_WRITE && (cfs_vfs_has_closed(w->call.vfs) ||
-							 cfs_vfs_has_unstored(w->call.vfs, w->ino));
-	int r = stores ? -EAGAIN : set_lock(w, false);
+	int r;
 
-	if (r == -EAGAIN && (wait || stores)) {
-		w->wait = wait;
+	w->wait = wait;
+	w->stores = cfs_vfs_lock_stores(w->call.vfs, w->fh, w->owner,
+					(enum cfs_lock_type)w->lock.type, w->posix);
+	r = w->stores ? -EAGAIN : set_lock(w, false);
+	if (r == -EAGAIN && (wait || w->stores)) {
 		r = wait_for_lock(w);
 		if (r == 0) {
 			call_leave();
@@ -122,14 +125,17 @@ static void lock(struct lock_waiter *w, bool wait)
 void waiters_stop(struct cfs_fuse *f)
 {
 	cfs_deadline_t deadline = cfs_deadline_in(STOP_TIMEOUT_MS);
-	int r = 0;
+	bool ended;
 
 	atomic_store(&f->stopping, true);
 	pthread_mutex_lock(&f->lock);
-	while (f->n_waiters && r == 0)
-		r = cfs_cond_wait(&f->idle, &f->lock, deadline);
+	/* Those that store end at their deadlines. */
+	while (f->n_waiters && (f->n_storing || !cfs_deadline_passed(deadline)))
+		cfs_cond_wait(&f->idle, &f->lock,
+			      f->n_storing ? cfs_deadline_in(STOP_TIMEOUT_MS) : deadline);
+	ended = !f->n_waiters;
 	pthread_mutex_unlock(&f->lock);
-	if (r < 0)
+	if (!ended)
 		cfs_warn("lock waits did not end: waiters=%u", f->n_waiters);
 }
 

@@ -271,6 +271,8 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 	/* A stat of the open file must not see older attributes, nor a read end at an older length. */
 	if (r == 0) {
 		ret->attr_old = cache_kernel_may_differ(&v->cache, ino, &answer.attr);
+		if (ret->attr_old)
+			cache_forget(&v->cache, ino);
 		accept_attr(v, ino, answer.seq, answer.asked_ns, &answer.attr);
 	}
 	if (r < 0)

@@ -25,19 +25,29 @@ static uint64_t flock_owner(uint64_t owner, uint64_t fh)
 	return owner ^ fh;
 }
 
-/* For what follows a wait that may have taken all the time of the request. */
-static struct cfs_ctx renewed(struct cfs_vfs *v, const struct cfs_ctx *ctx)
-{
-	struct cfs_ctx own = *ctx;
+/* One request for a lock, or for its end. */
+struct change {
+	bool posix;
+	uint64_t owner;
+	struct cfs_plock lock; /* flock: the type only */
+};
 
-	own.deadline = cfs_deadline_in(v->conf.io_timeout_ms);
-	return own;
+static bool has_some(struct cfs_vfs *v, struct vnode *n, const struct change *c)
+{
+	return cfs_meta_holds_lock(v->conf.meta, cfs_meta_sid(v->conf.meta), n->node.key, c->owner,
+				   c->posix);
 }
 
 /*
- * Called before others may read: by an unlock and for a shared lock, which may replace an exclusive
- * one. They see what was written under the lock. An error is left to the writers' fsync.
+ * Others may read after an unlock, and after a shared lock that replaces an exclusive one. Then they
+ * must find what was written under the lock.
  */
+static bool lets_others_read(struct cfs_vfs *v, struct vnode *n, const struct change *c)
+{
+	return c->lock.type != CFS_LOCK_WRITE && has_some(v, n, c);
+}
+
+/* An error is left to the writers' fsync. */
 static void store(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n)
 {
 	struct cfs_file *file = vnode_file(n);
@@ -47,18 +57,19 @@ static void store(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n)
 		cfs_file_flush(file, ctx, cfs_file_err_seq(file));
 }
 
-/* The file as the metadata has it now. */
+/* The file as the metadata has it now. A wait for the lock may have taken the time of the request. */
 static int refresh(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n,
 		   bool *ret_attr_old)
 {
 	uint64_t asked_ns = cfs_now_ns(), seq = cache_seq(&v->cache);
 	cfs_ino_t ino = n->node.key;
-	struct cfs_ctx own = renewed(v, ctx);
+	struct cfs_ctx own = *ctx;
 	struct cfs_attr attr;
 	int r;
 
 	if (v->conf.read_only) /* such a lock is known to this mount only */
 		return 0;
+	own.deadline = cfs_deadline_in(v->conf.io_timeout_ms);
 	r = cfs_meta_getattr(v->conf.meta, &own, ino, &attr);
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
@@ -66,16 +77,11 @@ static int refresh(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n
 	if (r < 0)
 		return r;
 	*ret_attr_old = cache_kernel_may_differ(&v->cache, ino, &attr);
+	if (*ret_attr_old)
+		cache_forget(&v->cache, ino);
 	accept_attr(v, ino, seq, asked_ns, &attr);
 	return 0;
 }
-
-/* One request for a lock, or for its end. */
-struct change {
-	bool posix;
-	uint64_t owner;
-	struct cfs_plock lock; /* flock: the type only */
-};
 
 static int set_lock(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		    const struct change *c, bool wait)
@@ -86,24 +92,40 @@ static int set_lock(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			      wait);
 }
 
+/*
+ * A lock that is granted without a refresh is given back, with all that the owner has. An owner that
+ * had a lock before keeps both.
+ */
 static int change_lock(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n,
 		       struct change c, bool wait, bool *ret_attr_old)
 {
-	struct cfs_ctx own = *ctx;
+	bool had = has_some(v, n, &c);
 	int r;
 
-	if (c.lock.type != CFS_LOCK_WRITE) {
+	if (lets_others_read(v, n, &c))
 		store(v, ctx, n);
-		own = renewed(v, ctx);
-	}
-	r = set_lock(v, &own, n->node.key, &c, wait);
+	r = set_lock(v, ctx, n->node.key, &c, wait);
 	if (r < 0 || c.lock.type == CFS_LOCK_NONE)
 		return r;
 	r = refresh(v, ctx, n, ret_attr_old);
-	c.lock.type = CFS_LOCK_NONE;
-	if (r < 0)
+	c.lock = everything;
+	if (r < 0 && !had)
 		set_lock(v, ctx, n->node.key, &c, false);
 	return r;
+}
+
+bool cfs_vfs_lock_stores(struct cfs_vfs *v, uint64_t fh, uint64_t owner, enum cfs_lock_type type,
+			 bool posix)
+{
+	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+	struct change c = {
+		.posix = posix,
+		.owner = posix ? owner : flock_owner(owner, fh),
+		.lock.type = type,
+	};
+
+	return h && lets_others_read(v, h->vnode, &c) &&
+	       (cfs_vfs_has_closed(v) || cfs_file_dirty(vnode_file(h->vnode)));
 }
 
 int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,
@@ -286,7 +308,7 @@ void locks_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *
 	uint64_t owner;
 
 	if (atomic_load(&h->flocked) || h->lock_owners)
-		closed_await(v, ctx);
+		store(v, ctx, h->vnode);
 	if (atomic_load(&h->flocked))
 		cfs_meta_flock(v->conf.meta, ctx, ino, atomic_load(&h->flock_owner), CFS_LOCK_NONE,
 			       false);
@@ -297,13 +319,13 @@ void locks_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *
 /* A process has closed a descriptor of the file. */
 void locks_flush(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t owner)
 {
-	struct cfs_ctx own;
+	struct change c = {.posix = true, .owner = owner, .lock = everything};
 
 	if (!atomic_load(&h->vnode->plocked))
 		return;
-	store(v, ctx, h->vnode);
-	own = renewed(v, ctx);
-	cfs_meta_setlk(v->conf.meta, &own, h->vnode->node.key, owner, &everything, false);
+	if (lets_others_read(v, h->vnode, &c))
+		store(v, ctx, h->vnode);
+	set_lock(v, ctx, h->vnode->node.key, &c, false);
 	forget_owner(v, h, owner);
 }
 

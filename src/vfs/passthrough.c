@@ -211,10 +211,12 @@ static int admit(struct vnode *n, bool any_node, bool writes, const struct cfs_a
 static void lengthen(struct vnode *n, uint8_t node, const struct cfs_attr *attr)
 {
 	const struct passthrough *p = &n->vfs->passthrough;
+	uint64_t length =
+		cfs_file_length(vnode_file(n)); /* attr may be older than a truncate here */
 	cfs_ino_t ino = n->node.key;
 
-	if (p->lengthen && attr->length && cache_kernel_may_differ(&n->vfs->cache, ino, attr))
-		p->lengthen(p->lengthen_arg, node ? ino | CFS_VFS_OTHER_NODE : ino, attr->length);
+	if (p->lengthen && length && cache_kernel_may_differ(&n->vfs->cache, ino, attr))
+		p->lengthen(p->lengthen_arg, node ? ino | CFS_VFS_OTHER_NODE : ino, length);
 }
 
 int passthrough_open(struct vnode *n, int flags, const struct cfs_attr *attr, uint64_t asked_ns,

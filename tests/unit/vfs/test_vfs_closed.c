@@ -230,6 +230,7 @@ static void an_unlock_waits(void **state)
 	uint64_t fh;
 
 	start_later();
+	meta.holds_locks = true;
 	c = ctx();
 	fh = open_file(2, O_RDONLY);
 	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 42, CFS_LOCK_WRITE, false, &old), 0);

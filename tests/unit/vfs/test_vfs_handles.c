@@ -180,6 +180,50 @@ static void locks_go_with_the_handle_and_after_the_data(void **state)
 	assert_int_equal(meta.flocks, 0);
 }
 
+/* Without it: a program that was refused a lock holds it, or loses the one that it had. */
+static void a_lock_without_a_refresh_is_given_back(void **state)
+{
+	struct cfs_ctx c = start_with(1);
+	struct cfs_plock lock = {.type = CFS_LOCK_WRITE, .end = 9};
+	uint64_t fh = open_file(0, O_RDWR);
+	bool old;
+
+	meta.failing = FIRST_INO;
+	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 42, CFS_LOCK_WRITE, false, &old), -EIO);
+	assert_int_equal(meta.flocks, 0);
+	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 42, &lock, false, &old), -EIO);
+	assert_int_equal(meta.unlocked_owners, 42);
+	meta.holds_locks = true;
+	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 42, &lock, false, &old), -EIO);
+	assert_int_equal(meta.unlocked_owners, 42);
+	meta.failing = 0;
+	release(fh);
+}
+
+/* Without it: a shared lock waits for the object store although it lets nobody in. */
+static void only_what_lets_others_read_stores(void **state)
+{
+	struct cfs_ctx c = start_with(1);
+	uint64_t fh = open_file(0, O_RDWR);
+	bool old;
+
+	data.dirty = true;
+	assert_false(cfs_vfs_lock_stores(vfs, fh, 42, CFS_LOCK_READ, true));
+	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 42, CFS_LOCK_READ, false, &old), 0);
+	assert_int_equal(data.flushes, 0);
+	meta.holds_locks = true;
+	assert_false(cfs_vfs_lock_stores(vfs, fh, 42, CFS_LOCK_WRITE, true));
+	assert_true(cfs_vfs_lock_stores(vfs, fh, 42, CFS_LOCK_READ, true));
+	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 42, CFS_LOCK_READ, false, &old), 0);
+	assert_int_equal(data.flushes, 1);
+	data.dirty = true;
+	assert_true(cfs_vfs_lock_stores(vfs, fh, 42, CFS_LOCK_NONE, false));
+	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 42, CFS_LOCK_NONE, false, &old), 0);
+	assert_int_equal(data.flushes, 2);
+	data.dirty = false;
+	release(fh);
+}
+
 /* Without it: an OFD lock, which nobody releases by name, is held until the mount ends. */
 static void every_owner_of_a_handle_loses_its_locks_with_it(void **state)
 {
@@ -253,6 +297,8 @@ int main(void)
 		cmocka_unit_test_teardown(a_close_during_the_unlink_is_noticed, stop),
 		cmocka_unit_test_teardown(setting_times_comes_after_pending_writes, stop),
 		cmocka_unit_test_teardown(locks_go_with_the_handle_and_after_the_data, stop),
+		cmocka_unit_test_teardown(a_lock_without_a_refresh_is_given_back, stop),
+		cmocka_unit_test_teardown(only_what_lets_others_read_stores, stop),
 		cmocka_unit_test_teardown(every_owner_of_a_handle_loses_its_locks_with_it, stop),
 		cmocka_unit_test_teardown(parallel_users_of_one_file, stop),
 	};

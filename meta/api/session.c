@@ -401,6 +401,18 @@ static int64_t mounted_s(const json_t *info)
 	return strptime(member(info, "MountTime"), "%Y-%m-%dT%H:%M:%S", &tm) ? timegm(&tm) : 0;
 }
 
+static bool alike(const json_t *a, const json_t *b, const char *key)
+{
+	return json_equal(json_object_get(a, key), json_object_get(b, key));
+}
+
+/* The mount goes on under another session, as after a suspension of its host. */
+static bool goes_on(const json_t *live, const json_t *ended)
+{
+	return alike(live, ended, "HostName") && alike(live, ended, "ProcessID") &&
+	       alike(live, ended, "MountTime");
+}
+
 /* Drops those whose blocks a live mount uploads: mounts look for staged blocks when they start. */
 static int find_uploaded(void *arg, const struct cfs_session *s)
 {
@@ -409,9 +421,9 @@ static int find_uploaded(void *arg, const struct cfs_session *s)
 	size_t i, n = 0;
 
 	for (i = 0; i < g->n; i++) {
-		if (!strcmp(member(live, "HostName"), member(g->info[i], "HostName")) &&
-		    !strcmp(member(live, "CacheDir"), member(g->info[i], "CacheDir")) &&
-		    mounted_s(live) >= g->ended_s[i]) {
+		if (goes_on(live, g->info[i]) ||
+		    (alike(live, g->info[i], "HostName") && alike(live, g->info[i], "CacheDir") &&
+		     mounted_s(live) >= g->ended_s[i])) {
 			json_decref(g->info[i]);
 		} else {
 			g->ended_s[n] = g->ended_s[i];

@@ -21,9 +21,10 @@ import proxy
 import pytest
 
 import test_crash
-from cachefs import SLOW, sanitized, tool, wait_until
+from cachefs import SLOW, sanitized, stop_process, tool, wait_until
 from s3volume import S3Volume
 from syscalls import data, read, write
+from test_lost_locks import expire, processes, session_of, sessions
 from test_replica import DAY, Clock
 
 LONG = bool(os.environ.get("CACHEFS_LONG"))
@@ -467,6 +468,31 @@ def test_killed_beside_another_mount_with_the_same_directory(world):
     assert len(world.staged()) == 1
     world.mount("")
     wait_until(lambda: not world.staged(), 30, "the upload")
+
+
+def test_a_mount_that_goes_on_under_another_session(world):
+    """No false alarm when the record of its old session goes."""
+    mnt = world.mount("writeback,heartbeat=1")
+    beside = world.vol.mount("heartbeat=1,cache-dir=none")
+    for m in (mnt, beside):
+        m.allow("stopped answering|session")
+    sid = session_of(mnt)
+    time.sleep(5)  # so that it has not started lately
+    frozen = processes(mnt)
+    for pid in frozen:
+        stop_process(pid)
+    try:
+        expire(world.vol, sid)
+        wait_until(lambda: "a mount with writeback stopped answering" in beside.log(), 60, "a word about it")
+    finally:
+        for pid in reversed(frozen):
+            os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: session_of(mnt) != sid, 30, "another session")
+    wait_until(lambda: sid in sessions(world.vol), 30, "the record of the old one")
+    wait_until(lambda: sid not in sessions(world.vol), 60, "its end")
+    beside.umount()
+    mnt.umount()
+    assert (beside.log() + mnt.log()).count("a mount with writeback stopped answering") == 1
 
 
 @pytest.mark.parametrize("opts", ["", "writeback"])

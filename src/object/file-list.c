@@ -135,6 +135,7 @@ static int report_file(struct walk *w, const char *key)
 
 	if (stat(w->path, &st) < 0)
 		return errno == ENOENT ? cfs_object_file_present(w->o) : -errno;
+	cfs_object_file_found(w->o);
 	info.size = (uint64_t)st.st_size;
 	info.mtime_s = st.st_mtim.tv_sec;
 	return w->fn(w->arg, &info);
@@ -149,8 +150,8 @@ static int walk_dir(struct walk *w, size_t len)
 	int r;
 
 	r = cfs_deadline_passed(w->deadline) ? -ETIMEDOUT : read_names(w->path, &names);
-	/* A directory may have been removed since its parent was read, except the bucket. */
-	if (r == -ENOENT && len > w->bucket_len)
+	/* A directory may have been removed since its parent was read, except a bucket in use. */
+	if (r == -ENOENT && (len > w->bucket_len || atomic_load(&w->o->used)))
 		r = cfs_object_file_present(w->o);
 	for (i = 0; r == 0 && i < names.n; i++) {
 		size_t n = strlen(names.v[i]);

@@ -184,19 +184,31 @@ static int is_elsewhere(struct cfs_object_file *o)
  */
 static int check_bucket(struct cfs_object_file *o)
 {
-	bool first = !atomic_exchange(&o->used, true);
 	int r = is_elsewhere(o);
 
-	if (r > 0)
-		r = first ? reopen_bucket(o) : -ENODEV;
-	if (r < 0 && first)
-		atomic_store(&o->used, false);
+	if (r > 0) {
+		CFS_LOCK_GUARD(&o->use_lock);
+
+		r = is_elsewhere(o); /* another thread may have opened it again */
+		if (r > 0)
+			r = atomic_load(&o->used) ? -ENODEV : reopen_bucket(o);
+		if (r == 0)
+			atomic_store(&o->used, true);
+	}
+	if (r == 0)
+		atomic_store(&o->used, true);
 	return r == -ENOENT ? -ENODEV : r;
 }
 
 int cfs_object_file_present(struct cfs_object_file *o)
 {
 	return atomic_load(&o->used) ? check_bucket(o) : 0;
+}
+
+void cfs_object_file_found(struct cfs_object_file *o)
+{
+	if (!atomic_load(&o->used))
+		check_bucket(o);
 }
 
 /* Of a key that is not found: -ENOENT, or another error when the bucket is not there. */
@@ -221,8 +233,7 @@ static ssize_t file_get(struct cfs_object_store *base, const char *key, uint64_t
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return errno == ENOENT ? not_found(o) : -errno;
-	if (!atomic_load(&o->used))
-		check_bucket(o);
+	cfs_object_file_found(o);
 	return transfer(fd, false, off, dst, n_dst, 0);
 }
 
@@ -243,7 +254,7 @@ static ssize_t file_get_nowait(struct cfs_object_store *base, const char *key, u
 	ssize_t n;
 	int r;
 
-	r = make_path(o, key, path);
+	r = atomic_load(&o->used) ? make_path(o, key, path) : -EAGAIN;
 	if (r < 0)
 		return r;
 	fd = (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof(how));
@@ -364,6 +375,7 @@ static int file_head(struct cfs_object_store *base, const char *key, struct cfs_
 		return errno == ENOENT ? not_found(o) : -errno;
 	if (!S_ISREG(st.st_mode))
 		return -ENOENT;
+	cfs_object_file_found(o);
 	*ret = (struct cfs_object_info){
 		.key = key,
 		.size = (uint64_t)st.st_size,
@@ -409,6 +421,7 @@ static void file_close(struct cfs_object_store *base)
 
 	close_bucket(o);
 	pthread_mutex_destroy(&o->open_lock);
+	pthread_mutex_destroy(&o->use_lock);
 	free(o->bucket);
 	free(o);
 }
@@ -449,6 +462,7 @@ int cfs_object_open_file(const struct cfs_object_conf *conf, struct cfs_object_s
 	o->fd[0] = o->fd[1] = -1;
 	o->both = true;
 	pthread_mutex_init(&o->open_lock, NULL);
+	pthread_mutex_init(&o->use_lock, NULL);
 	/* The previous process has put objects on the file system of these descriptions. */
 	atomic_init(&o->used, conf->descs && conf->descs->n_before);
 	/* A missing or unreadable bucket is reported by the first call. */

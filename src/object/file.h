@@ -24,6 +24,8 @@ struct cfs_object_file {
 	_Atomic int fd[2];
 	pthread_mutex_t open_lock; /* of the threads that open them */
 	_Atomic bool used;	   /* an object was found or put: the bucket stays where it is */
+	pthread_mutex_t
+		use_lock; /* of the thread that opens them again before; outside open_lock */
 	unsigned turn;
 	bool both; /* the next sync calls syncfs(2) on both */
 };
@@ -33,6 +35,8 @@ struct cfs_object_file {
  * path tells nothing about its objects.
  */
 int cfs_object_file_present(struct cfs_object_file *o);
+/* An object is there. */
+void cfs_object_file_found(struct cfs_object_file *o);
 int cfs_object_file_list(struct cfs_object_store *base, const char *prefix, const char *after,
 			 cfs_object_list_fn fn, void *arg, cfs_deadline_t deadline);
 

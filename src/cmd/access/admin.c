@@ -66,6 +66,7 @@ static int open_objects(struct admin *a, const struct admin_opts *o, char err[25
 		if (a->needs & ADMIN_ID)
 			return -ENOENT;
 		cmd_error("note: %s", err);
+		err[0] = '\0';
 	}
 	return r < 0 ? r : open_store(a);
 }

@@ -304,8 +304,8 @@ int volume_check_place(struct cfs_meta *meta, const struct cfs_setting *s,
 	return !has_chunks ? 0
 			   : cfs_fail(err, -ENOENT,
 				      "no object of volume %s is there: is the disk of the bucket "
-				      "mounted?",
-				      s->name);
+				      "mounted? If it is, store %s as %s/" VOLUME_ID_NAME,
+				      s->name, s->uuid, s->name);
 }
 
 uint64_t volume_limit(int64_t given_mbps, int setting_mbps)

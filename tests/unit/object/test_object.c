@@ -347,6 +347,8 @@ static void bucket_stays_on_its_disk(void **state)
 {
 	char disk[] = "/dev/shm/cachefs-test-object-XXXXXX", below[160], link[160], object[200];
 	static const char *const keys[] = {"a/1", "a/2"};
+	struct cfs_object_info info;
+	int i;
 
 	assert_ptr_not_equal(mkdtemp(disk), NULL);
 	snprintf(link, sizeof(link), "%s/link", bucket);
@@ -370,6 +372,18 @@ static void bucket_stays_on_its_disk(void **state)
 	put_ok("a/2", "xyz");
 	expect_list("", "", keys, 2);
 	assert_int_equal(store->ops->sync(store, soon()), 0);
+	/* One that has only looked, each way. */
+	for (i = 0; i < 2; i++) {
+		cfs_object_close(store);
+		open_store("file", link);
+		if (i)
+			expect_list("", "", keys, 2);
+		else
+			assert_int_equal(store->ops->head(store, "a/1", &info, soon()), 0);
+		assert_int_equal(unlink(link), 0);
+		expect_away("a/1");
+		assert_int_equal(symlink(disk, link), 0);
+	}
 	snprintf(object, sizeof(object), "%s/a/1", disk);
 	assert_int_equal(unlink(object), 0);
 	snprintf(object, sizeof(object), "%s/a/2", disk);

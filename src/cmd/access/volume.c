@@ -293,9 +293,10 @@ int volume_check_place(struct cfs_meta *meta, const struct cfs_setting *s,
 		return CFS_MIN(r, 0);
 	snprintf(prefix, sizeof(prefix), "%s/", s->name);
 	r = o->ops->list(o, prefix, "", note_first, NULL, deadline);
-	if (r > 0 || r == -EACCES)
+	/* A directory that is not there takes no blocks, either. */
+	if (r > 0 || r == -EACCES || r == -ENOENT)
 		return 0;
-	if (r < 0 && r != -ENOENT)
+	if (r < 0)
 		return cfs_fail(err, r, "cannot see whether there are objects of volume %s: %s",
 				s->name, strerror(-r));
 	r = cfs_meta_scan(meta, CFS_TABLE_CHUNK, note_chunk, &has_chunks);
@@ -304,7 +305,8 @@ int volume_check_place(struct cfs_meta *meta, const struct cfs_setting *s,
 	return !has_chunks ? 0
 			   : cfs_fail(err, -ENOENT,
 				      "no object of volume %s is there: is the disk of the bucket "
-				      "mounted? If it is, store %s as %s/" VOLUME_ID_NAME,
+				      "mounted, is it the right one? If so, store %s as "
+				      "%s/" VOLUME_ID_NAME,
 				      s->name, s->uuid, s->name);
 }
 

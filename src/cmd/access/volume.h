@@ -85,8 +85,8 @@ int volume_check_id(const struct cfs_setting *s, struct cfs_object_store *o,
 		    cfs_deadline_t deadline, char err[256]);
 /*
  * Whether new objects may be stored there: -EEXIST as above; -ENOENT: metadata names blocks, and
- * nothing of the volume is there, as where the disk of a file bucket is not mounted. The right to
- * list may be missing. Negative with err.
+ * the bucket has nothing of the volume, as where the disk of a file bucket is not mounted. The
+ * bucket, or the right to list, may be missing. Negative with err.
  */
 int volume_check_place(struct cfs_meta *meta, const struct cfs_setting *s,
 		       struct cfs_object_store *o, cfs_deadline_t deadline, char err[256]);

@@ -59,6 +59,14 @@ class RedisPair:
         wait_until(known, 60, "Sentinel to see the replica")
 
     def fail_over(self, rng):
+        import redis
+
+        def promoted():
+            try:
+                return self.replica.connect("0").info("replication")["role"] == "master"
+            except redis.exceptions.ConnectionError:  # Sentinel ends the connections of all clients
+                return False
+
         def caught_up():
             info = self.master.connect("0").info("replication")
             return any(r["offset"] == info["master_repl_offset"] for k, r in info.items() if k[:5] == "slave" and k[5:].isdigit())
@@ -67,9 +75,7 @@ class RedisPair:
         wait_until(caught_up, 30, "the replica to catch up")
         self.master.kill9()
         self._patience(500)
-        wait_until(
-            lambda: self.replica.connect("0").info("replication")["role"] == "master", 60, "the replica to be promoted"
-        )
+        wait_until(promoted, 60, "the replica to be promoted")
         self._patience(self.FOR_EVER_MS)
         self.master, self.replica = self.replica, self.master
         self.replica.options = ("--replicaof", "127.0.0.1", str(self.master.port))

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import struct
 import subprocess
+import threading
 import time
 
 import pytest
@@ -134,6 +135,35 @@ def test_an_unlock_in_an_outage_leaves_the_error_to_the_fsync(volume):
     assert os.pread(there, 2000, 0) == b"y" * 1000
     os.close(fd)
     os.close(there)
+
+
+def test_a_mount_that_ends_while_an_unlock_stores(volume):
+    """The unlock goes on with what the end of the mount would free."""
+    mnt = volume.mount("io-timeout=60,stop-timeout=60")
+    (mnt / "f").write_bytes(b"x" * 1000)
+    fd = os.open(mnt / "f", os.O_RDWR)
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    os.pwrite(fd, b"y" * 1000, 0)
+    away = volume.bucket.with_name("away")
+    volume.bucket.rename(away)
+    unlock = threading.Thread(target=lambda: caught(fcntl.lockf, fd, fcntl.LOCK_UN))
+    unlock.start()
+    time.sleep(1)
+    assert unlock.is_alive()
+    mnt.process.terminate()
+    time.sleep(8)  # longer than the end of a mount waits for a lock
+    away.rename(volume.bucket)
+    mnt.wait_end(60)
+    unlock.join(30)
+    caught(os.close, fd)
+    assert (volume.mount() / "f").read_bytes() == b"y" * 1000
+
+
+def caught(function, *args):
+    try:
+        function(*args)
+    except OSError:
+        pass
 
 
 WAITER = """

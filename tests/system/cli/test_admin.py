@@ -114,13 +114,11 @@ def test_destroy(ws, volume):
     assert ls(volume.mount().path) == []
 
 
-def test_destroy_looks_for_mounts_once_more(ws, volume):
-    """Listing takes its time, and so does who is asked: the volume may be in use again by then."""
-    volume.mount().umount()
-    uuid = volume.setting()["UUID"]
+def destroy_that_asks(ws, volume):
+    """The command, when it waits for the name of the volume, and the terminal to type it on."""
     mine, theirs = pty.openpty()
     p = ws.popen(
-        [tool("cachefs"), "destroy", volume.url, uuid],
+        [tool("cachefs"), "destroy", volume.url, volume.setting()["UUID"]],
         stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )
     os.close(theirs)
@@ -128,6 +126,13 @@ def test_destroy_looks_for_mounts_once_more(ws, volume):
     while b"Type the name" not in said:
         assert select.select([p.stderr], [], [], 20)[0], said
         said += os.read(p.stderr.fileno(), 4096)
+    return p, mine
+
+
+def test_destroy_looks_for_mounts_once_more(ws, volume):
+    """Listing takes its time, and so does who is asked: the volume may be in use again by then."""
+    volume.mount().umount()
+    p, mine = destroy_that_asks(ws, volume)
     mnt = volume.mount()
     write(mnt / "f", b"kept")
     os.write(mine, b"vol\n")
@@ -144,16 +149,7 @@ def test_destroy_that_was_broken_off_is_repeated(ws, volume):
     write(mnt / "f", b"x")
     mnt.umount()
     uuid = volume.setting()["UUID"]
-    mine, theirs = pty.openpty()
-    p = ws.popen(
-        [tool("cachefs"), "destroy", volume.url, uuid],
-        stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )
-    os.close(theirs)
-    said = b""
-    while b"Type the name" not in said:
-        assert select.select([p.stderr], [], [], 20)[0], said
-        said += os.read(p.stderr.fileno(), 4096)
+    p, mine = destroy_that_asks(ws, volume)
     db = sqlite3.connect(volume.db, isolation_level=None)
     db.execute("BEGIN IMMEDIATE")
     os.write(mine, b"vol\n")

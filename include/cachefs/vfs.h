@@ -298,7 +298,7 @@ void cfs_vfs_pass_through(struct cfs_vfs *v, const struct cfs_vfs_backing *backi
 
 /*
  * Tells the kernel that a node is at least so long. The kernel ends sendfile(), copy_file_range() and
- * mappings at the length that it knows, without asking. Called while no handle is open: the kernel
+ * mappings at the length that it knows, without asking. Called while no open handle is counted: it
  * then neither waits for a request under way nor has pages to write.
  */
 typedef void cfs_vfs_lengthen_fn(void *arg, cfs_ino_t node, uint64_t length);
